@@ -18,6 +18,7 @@
 #include "common/preflight/model_files.h"
 #include "common/secrets/secret_set.h"
 #include "common/tls/tls_certificate.h"
+#include "common/tokenizer/chat/output/output_format.h"
 
 namespace baton {
 namespace {
@@ -52,6 +53,7 @@ class Checks {
     ChooseThreads();
     CheckTls();
     CheckTorch();
+    CheckParsers();
     const v1::Options& values = report_.values;
     report_.model = CheckModelConfig(values.model_path(), report_.findings);
     if (report_.model) PlayProfile();
@@ -95,6 +97,13 @@ class Checks {
   }
 
  private:
+  // Names alone: what auto chooses needs the chat template, and is always fine.
+  void CheckParsers() {
+    const v1::Options& values = report_.values;
+    AddStatus("tool_call_parser", chat::ToolFormatFor(values.tool_call_parser(), "").status());
+    AddStatus("reasoning_parser", chat::ReasoningFormatFor(values.reasoning_parser(), "").status());
+  }
+
   void Add(Finding::Severity severity, const std::string& option, std::string message) {
     report_.findings.push_back({severity, option, std::move(message)});
   }

@@ -120,6 +120,20 @@ std::vector<Row> DirectoryRows() {
       {"BrokenChatTemplate",
        [](auto& d) { WriteFile(d.File("chat_template.jinja"), "{{ bos_token }}\n{% if x %}"); },
        true, "chat_template", "chat_template.jinja: chat template: line 2: expected"},
+      {"UnknownToolCallParser",
+       kNothing,
+       true,
+       "tool_call_parser",
+       "must be one of auto, none, hermes",
+       {},
+       {"--tool-call-parser", "qwen3_coder"}},
+      {"UnknownReasoningParser",
+       kNothing,
+       true,
+       "reasoning_parser",
+       "must be one of auto, none, qwen3",
+       {},
+       {"--reasoning-parser", "some"}},
   };
 }
 

@@ -17,6 +17,7 @@ enum class Metric {
   // Requests, as the client sees them.
   kRequestsTotal,
   kRequestsFinishedTotal,
+  kToolCallsTotal,
   kRequestDurationSeconds,
   kTtftSeconds,
   kTpotSeconds,
@@ -120,6 +121,7 @@ inline constexpr const char* kOutcomes[] = {
     "ok",          "invalid",  "overloaded", "cancelled", "deadline_exceeded",
     "unavailable", "internal", "other"};
 inline constexpr const char* kFinishReasons[] = {"stop", "length", "abort", "error", "other"};
+inline constexpr const char* kToolCallOutcomes[] = {"parsed", "malformed", "other"};
 inline constexpr const char* kLegs[] = {"prefill", "decode", "other"};
 inline constexpr const char* kRetryReasons[] = {"failure", "overload", "drain", "other"};
 inline constexpr const char* kIdleReasons[] = {"bubble",   "no_request", "input",
@@ -142,6 +144,7 @@ inline constexpr const char* kVersions[] = {kBatonVersion};
 
 inline constexpr MetricLabel kRequestLabels[] = {{"endpoint", kEndpoints}, {"outcome", kOutcomes}};
 inline constexpr MetricLabel kFinishLabels[] = {{"finish_reason", kFinishReasons}};
+inline constexpr MetricLabel kToolCallLabels[] = {{"outcome", kToolCallOutcomes}};
 inline constexpr MetricLabel kLegLabels[] = {{"leg", kLegs}};
 inline constexpr MetricLabel kRetryLabels[] = {{"leg", kLegs}, {"reason", kRetryReasons}};
 inline constexpr MetricLabel kIdleLabels[] = {{"reason", kIdleReasons}};
@@ -186,6 +189,10 @@ inline constexpr MetricInfo kTable[] = {
      "Requests that ended, by endpoint and outcome.", kR, kRequestLabels},
     {Metric::kRequestsFinishedTotal, "baton_requests_finished_total", kCounter, "requests",
      "Requests that generated tokens and ended, by finish reason.", kR, kFinishLabels},
+    {Metric::kToolCallsTotal, "baton_tool_calls_total", kCounter, "calls",
+     "Calls of tools in chat answers, by outcome: parsed (told as calls) or malformed (left in the "
+     "content as text).",
+     kR, kToolCallLabels},
     {Metric::kRequestDurationSeconds,
      "baton_request_duration_seconds",
      kHistogram,

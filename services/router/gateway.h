@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/tokenizer/chat/chat_template.h"
+#include "common/tokenizer/chat/output/output_format.h"
 #include "common/tracing/tracer.h"
 #include "common/types/finish_reason.h"
 #include "proto/baton/v1/common.pb.h"
@@ -51,6 +52,8 @@ struct SamplingRequest {
 // How tokens become text.
 struct TextOptions {
   bool skip_special_tokens = true;
+  // Special tokens that stay in the text all the same: the front takes it apart by them.
+  std::vector<std::string> kept_marks;
   bool include_stop = false;  // A stop string that matched stays in the text.
 };
 
@@ -202,6 +205,11 @@ class Gateway {
                                                  bool skip_special_tokens) const = 0;
 
   virtual const v1::GetModelInfoResponse& model_info() const = 0;
+
+  // How the model writes calls of tools and its reasoning.
+  virtual const chat::ChatFormat& chat_format() const = 0;
+  // Counts what a chat answer had of them.
+  virtual void CountToolCalls(int parsed, int malformed) = 0;
 
   // Prompt and output of the largest request that the KV caches hold now, at most the model's
   // context; while no pair of workers is ready, as it was last.

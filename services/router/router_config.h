@@ -11,6 +11,7 @@
 #include "common/model/generation_defaults.h"
 #include "common/model/model_config.h"
 #include "common/rpc/cluster_security.h"
+#include "common/tokenizer/chat/output/output_format.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/router/core/router_core.h"
 
@@ -39,6 +40,7 @@ struct RouterConfig {
   int vocab_size = 0;
   int max_context_tokens = 0;
   std::vector<int32_t> eos_token_ids;
+  chat::ChatFormat chat_format;  // Of what chats generate.
 
   int default_max_tokens = 0;    // 0: generation_config.json's, or up to the end of the context.
   GenerationDefaults defaults;   // What a request leaves out.

@@ -70,6 +70,11 @@ void RouterMetrics::CountRefused(Endpoint endpoint, const absl::Status& status) 
                      {EndpointName(endpoint), OutcomeLabel(status.code())});
 }
 
+void RouterMetrics::CountToolCalls(int parsed, int malformed) {
+  if (parsed > 0) metrics_.Increment(Metric::kToolCallsTotal, parsed, {"parsed"});
+  if (malformed > 0) metrics_.Increment(Metric::kToolCallsTotal, malformed, {"malformed"});
+}
+
 void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& workers,
                             size_t pairs, bool ready, bool draining) {
   metrics_.Set(Metric::kRequestsRunning, load.prefilling + load.decoding);

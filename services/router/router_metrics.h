@@ -47,6 +47,7 @@ class RouterMetrics {
   void CountFirstToken(int64_t ttft_us);
   void CountEnd(const RequestEnd& end);
   void CountRefused(Endpoint endpoint, const absl::Status& status);
+  void CountToolCalls(int parsed, int malformed);
 
   // The gauges and the core's own counters; on the loop's thread.
   void SetLoad(const RouterLoad& load, const std::vector<Worker>& workers, size_t pairs, bool ready,

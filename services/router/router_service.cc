@@ -42,6 +42,25 @@ absl::StatusOr<std::vector<int32_t>> EndIdsWithoutGenerationConfig(const std::st
   return ids;
 }
 
+absl::StatusOr<chat::ChatFormat> ChatFormatFor(const v1::Options& options,
+                                               const ChatTemplate& chat_template,
+                                               const Tokenizer& tokenizer) {
+  chat::ChatFormat format;
+  BATON_ASSIGN_OR_RETURN(format.tools,
+                         chat::ToolFormatFor(options.tool_call_parser(), chat_template.text()));
+  BATON_ASSIGN_OR_RETURN(
+      format.reasoning, chat::ReasoningFormatFor(options.reasoning_parser(), chat_template.text()));
+  format.template_takes_tools = chat_template.takes_tools();
+  for (std::string& mark : chat::AllMarks(format.tools, format.reasoning)) {
+    const std::optional<int32_t> id = tokenizer.TokenId(mark);
+    if (id.has_value() && tokenizer.IsSpecial(*id)) format.special_marks.push_back(std::move(mark));
+  }
+  LOG(kInfo) << "calls of tools: " << chat::NameOf(format.tools)
+             << " (--tool-call-parser), reasoning: " << chat::NameOf(format.reasoning)
+             << " (--reasoning-parser)";
+  return format;
+}
+
 }  // namespace
 
 RouterService::RouterService(RouterConfig config, std::shared_ptr<SecretSet> api_keys,
@@ -63,6 +82,7 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::FromOptions(
   BATON_ASSIGN_OR_RETURN(auto tokenizer, Tokenizer::Load(directory));
   BATON_ASSIGN_OR_RETURN(auto chat_template, MakeChatTemplate(options.chat_template(), *tokenizer));
   RouterConfig config = MakeRouterConfig(options, model);
+  BATON_ASSIGN_OR_RETURN(config.chat_format, ChatFormatFor(options, *chat_template, *tokenizer));
   if (options.generation_config() == "auto") {
     BATON_ASSIGN_OR_RETURN(config.defaults, LoadGenerationDefaults(options.model_path()));
     const std::string defaults = config.defaults.ToString();

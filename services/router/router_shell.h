@@ -70,6 +70,10 @@ class RouterShell : public Gateway {
   absl::StatusOr<std::string> Detokenize(const std::vector<int32_t>& ids,
                                          bool skip_special_tokens) const override;
   const v1::GetModelInfoResponse& model_info() const override { return model_info_; }
+  const chat::ChatFormat& chat_format() const override { return config_.chat_format; }
+  void CountToolCalls(int parsed, int malformed) override {
+    metrics_->CountToolCalls(parsed, malformed);
+  }
   int largest_request_tokens() const override;
   Readiness readiness() const override;
   std::string ScrapeMetrics() const override { return metrics_->Scrape(); }

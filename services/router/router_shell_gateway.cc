@@ -65,6 +65,9 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call, std::shared_ptr<
   text.skip_special_tokens = request->text.skip_special_tokens;
   text.stop.assign(request->sampling.stop().begin(), request->sampling.stop().end());
   text.min_tokens = request->sampling.min_tokens();
+  for (const std::string& mark : request->text.kept_marks) {
+    if (const auto id = tokenizer_->TokenId(mark)) text.kept_special_tokens.push_back(*id);
+  }
   absl::StatusOr<TextAssembler> assembler = TextAssembler::Create(tokenizer_.get(), text);
   if (!assembler.ok()) {
     ReturnSlot();

@@ -91,13 +91,14 @@ absl::StatusOr<Text> CutAfter(const Text& text, const std::string& content) {
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::string source, std::string_view jinja_text, jinja::Template plain,
+ChatTemplate::ChatTemplate(std::string source, std::string jinja_text, jinja::Template plain,
                            std::optional<jinja::Template> tool_use, jinja::Dict tokens)
     : source_(std::move(source)),
+      text_(std::move(jinja_text)),
       plain_(std::move(plain)),
       tool_use_(std::move(tool_use)),
       tokens_(std::move(tokens)),
-      knows_developer_(jinja_text.find("developer") != std::string_view::npos),
+      knows_developer_(text_.find("developer") != std::string::npos),
       wants_parts_(plain_->VisitsContent()),
       wants_text_(!wants_parts_ || plain_->AsksForString()) {}
 
@@ -144,6 +145,11 @@ absl::StatusOr<Text> ChatTemplate::Render(const ChatPrompt& prompt, const std::t
     return absl::FailedPreconditionError(
         "the model has no chat template; start the server with --chat-template=FILE, chatml or "
         "llama3");
+  }
+  if (!prompt.tools.IsUndefined() && !takes_tools()) {
+    return InvalidField("tools",
+                        "the model's chat template takes no tools; leave them out, or start the "
+                        "server with a --chat-template that takes them");
   }
   List messages;
   for (const ChatMessage& message : prompt.messages) {

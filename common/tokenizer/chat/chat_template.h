@@ -40,15 +40,20 @@ class ChatTemplate {
   // A template that refuses every conversation.
   ChatTemplate() = default;
   // `tool_use` takes the place of `plain` where a prompt has tools.
-  ChatTemplate(std::string source, std::string_view jinja_text, jinja::Template plain,
+  ChatTemplate(std::string source, std::string jinja_text, jinja::Template plain,
                std::optional<jinja::Template> tool_use, jinja::Dict tokens);
 
   // Where it is from: a file of the model, "chatml", "llama3", or "unknown" for one that refuses
   // every conversation.
   std::string_view name() const { return source_; }
+  // Its own text, of both if there are two.
+  std::string_view text() const { return text_; }
+  // Whether it writes tools anywhere.
+  bool takes_tools() const { return text_.find("tools") != std::string::npos; }
 
   // The text of a conversation, in which what the client wrote is marked. `now` is what the
-  // template calls the time. InvalidField ("messages") for no messages or ill-formed UTF-8;
+  // template calls the time. InvalidField ("messages") for no messages or ill-formed UTF-8,
+  // and ("tools") for tools that it doesn't take;
   // InvalidArgument for what the template refuses or can't do with them; FailedPrecondition if
   // there is no template.
   absl::StatusOr<jinja::Text> Render(const ChatPrompt& prompt, const std::tm& now) const;
@@ -59,6 +64,7 @@ class ChatTemplate {
   absl::StatusOr<jinja::Value> Content(const ChatMessage& message) const;
 
   std::string source_ = "unknown";
+  std::string text_;
   std::optional<jinja::Template> plain_;
   std::optional<jinja::Template> tool_use_;
   jinja::Dict tokens_;            // Variables: bos_token and the like.

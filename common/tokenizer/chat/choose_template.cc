@@ -80,7 +80,9 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> Make(const ChatTemplateSource& sou
   for (const auto& [role, token] : tokenizer.named_tokens()) {
     tokens.Set(role, jinja::Value::String(token));
   }
-  return std::make_unique<ChatTemplate>(source.file, source.jinja, std::move(plain),
+  std::string text = source.jinja;
+  if (tool_use != nullptr) text += "\n" + tool_use->jinja;
+  return std::make_unique<ChatTemplate>(source.file, std::move(text), std::move(plain),
                                         std::move(with_tools), std::move(tokens));
 }
 

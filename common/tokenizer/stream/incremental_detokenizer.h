@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/tokenizer/tokenizer.h"
 
@@ -13,9 +15,10 @@ namespace baton {
 // The pieces of one generation put together are Tokenizer::Decode of all its ids. One thread.
 class IncrementalDetokenizer {
  public:
-  // `tokenizer` must outlive this.
-  IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special)
-      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+  // `tokenizer` must outlive this. `kept`: special tokens that are shown all the same, a few.
+  IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special,
+                         std::vector<int32_t> kept = {})
+      : tokenizer_(tokenizer), skip_special_(skip_special), kept_(std::move(kept)) {}
 
   // The characters that `id` completes, perhaps none. Bytes that can't become a character come out
   // as U+FFFD at once. An id without token adds nothing: models pad their vocabulary and may sample
@@ -28,6 +31,7 @@ class IncrementalDetokenizer {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
+  std::vector<int32_t> kept_;
   std::string pending_;  // The beginning of a character: at most 3 bytes between calls.
 };
 

@@ -11,7 +11,8 @@ namespace baton {
 
 absl::StatusOr<TextAssembler> TextAssembler::Create(const Tokenizer* tokenizer, Options options) {
   BATON_ASSIGN_OR_RETURN(StopMatcher stops, StopMatcher::Create(std::move(options.stop)));
-  return TextAssembler(IncrementalDetokenizer(tokenizer, options.skip_special_tokens),
+  return TextAssembler(IncrementalDetokenizer(tokenizer, options.skip_special_tokens,
+                                              std::move(options.kept_special_tokens)),
                        std::move(stops), options.min_tokens);
 }
 

@@ -21,6 +21,7 @@ class TextAssembler {
 
   struct Options {
     bool skip_special_tokens = true;
+    std::vector<int32_t> kept_special_tokens;  // But for these.
     std::vector<std::string> stop;
     // A stop string that is complete within the first `min_tokens` tokens doesn't count.
     int64_t min_tokens = 0;

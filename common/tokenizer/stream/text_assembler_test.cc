@@ -36,6 +36,17 @@ TEST(StopMatcherTest, HoldsBackOnlyWhatMayBeginAStopString) {
   EXPECT_EQ(matcher.Flush(), "");
 }
 
+TEST(KeptSpecialTokensTest, AreShownWhereOthersAreNot) {
+  const auto tokenizer = MakeTestTokenizer();
+  const int32_t start = tokenizer->TokenId("<|im_start|>").value();
+  const int32_t end = tokenizer->TokenId("<|im_end|>").value();
+  TextAssembler::Options options;
+  options.kept_special_tokens = {start};
+  TextAssembler assembler = TextAssembler::Create(tokenizer.get(), options).value();
+  EXPECT_EQ(assembler.Append(start).text, "<|im_start|>");
+  EXPECT_EQ(assembler.Append(end).text, "");
+}
+
 TEST(StopMatcherTest, FlushGivesWhatWasHeldBack) {
   StopMatcher matcher = Stops({"END"});
   EXPECT_EQ(matcher.Append("the EN").text, "the ");

@@ -156,28 +156,26 @@ const FieldTable& CompletionFields() {
 }
 
 const FieldTable& ChatFields() {
-  static const auto* table =
-      new FieldTable{"/v1/chat/completions",
-                     Join({SamplingNames(), OpenAiNames(),
-                           Names{"messages", "top_logprobs", "add_generation_prompt",
-                                 "continue_final_message", "chat_template_kwargs"}}),
-                     HarmlessNames(),
-                     Join({UnsupportedSampling(), UnsupportedServing(), UnsupportedFormat(),
-                           Unsupported{{"best_of", {1}, "use /v1/completions"},
-                                       {"echo", {false}, "use /v1/completions"},
-                                       {"suffix", {""}, ""},
-                                       {"prompt", {}, "use /v1/completions"},
-                                       {"tools", {Json::array()}, "tools cannot be called yet"},
-                                       {"tool_choice", {"none", "auto"}, ""},
-                                       {"functions", {Json::array()}, "tools cannot be called yet"},
-                                       {"function_call", {"none", "auto"}, ""},
-                                       {"modalities", {Json::array({"text"})}, ""},
-                                       {"audio", {}, ""},
-                                       {"web_search_options", {}, ""},
-                                       {"reasoning_effort", {}, ""},
-                                       {"verbosity", {"medium"}, ""},
-                                       {"documents", {Json::array()}, ""},
-                                       {"chat_template", {}, "it is chosen by --chat-template"}}})};
+  static const auto* table = new FieldTable{
+      "/v1/chat/completions",
+      Join({SamplingNames(), OpenAiNames(),
+            Names{"messages", "top_logprobs", "add_generation_prompt", "continue_final_message",
+                  "chat_template_kwargs", "tools", "tool_choice", "parallel_tool_calls",
+                  "reasoning_effort", "separate_reasoning", "include_reasoning"}}),
+      HarmlessNames(),
+      Join({UnsupportedSampling(), UnsupportedServing(), UnsupportedFormat(),
+            Unsupported{{"best_of", {1}, "use /v1/completions"},
+                        {"echo", {false}, "use /v1/completions"},
+                        {"suffix", {""}, ""},
+                        {"prompt", {}, "use /v1/completions"},
+                        {"functions", {Json::array()}, "use tools"},
+                        {"function_call", {"none", "auto"}, "use tool_choice"},
+                        {"modalities", {Json::array({"text"})}, ""},
+                        {"audio", {}, ""},
+                        {"web_search_options", {}, ""},
+                        {"verbosity", {"medium"}, ""},
+                        {"documents", {Json::array()}, ""},
+                        {"chat_template", {}, "it is chosen by --chat-template"}}})};
   return *table;
 }
 
@@ -187,9 +185,20 @@ const FieldTable& MessageFields() {
                                             // The chat template writes them, or doesn't.
                                             {"name", "tool_call_id", "tool_calls", "refusal",
                                              "annotations", "reasoning", "reasoning_content"},
-                                            {{"function_call", {}, "tools cannot be called yet"},
+                                            {{"function_call", {}, "use tool_calls"},
                                              {"audio", {}, "messages are text"},
                                              {"prefix", {false}, ""}}};
+  return *table;
+}
+
+const FieldTable& ToolFields() {
+  static const auto* table = new FieldTable{"a tool", {"type", "function"}, {}, {}};
+  return *table;
+}
+
+const FieldTable& FunctionFields() {
+  static const auto* table =
+      new FieldTable{"a function", {"name", "description", "parameters", "strict"}, {}, {}};
   return *table;
 }
 
@@ -228,12 +237,13 @@ const FieldTable& SamplingParamsFields() {
 }
 
 const FieldTable& TokenizeFields() {
-  static const auto* table = new FieldTable{
-      "/tokenize",
-      {"model", "prompt", "messages", "add_special_tokens", "add_generation_prompt",
-       "continue_final_message", "chat_template_kwargs", "return_token_strs"},
-      {},
-      {{"tools", {Json::array()}, ""}, {"chat_template", {}, "it is chosen by --chat-template"}}};
+  static const auto* table =
+      new FieldTable{"/tokenize",
+                     {"model", "prompt", "messages", "add_special_tokens", "add_generation_prompt",
+                      "continue_final_message", "chat_template_kwargs", "tools", "tool_choice",
+                      "reasoning_effort", "return_token_strs"},
+                     {},
+                     {{"chat_template", {}, "it is chosen by --chat-template"}}};
   return *table;
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "services/router/http/choice_parser.h"
 #include "services/router/http/respond.h"
 
 namespace baton::router {
@@ -44,8 +45,11 @@ void Append(std::vector<TokenPiece> from, std::vector<TokenPiece>& to) {
 // Collects everything and sends it in one piece.
 class WholeWriter : public AnswerWriter {
  public:
-  WholeWriter(AnswerPlan plan, std::shared_ptr<HttpExchange> exchange)
-      : plan_(std::move(plan)), exchange_(std::move(exchange)), candidates_(CallsOf(plan_)) {}
+  WholeWriter(Gateway& gateway, AnswerPlan plan, std::shared_ptr<HttpExchange> exchange)
+      : gateway_(gateway),
+        plan_(std::move(plan)),
+        exchange_(std::move(exchange)),
+        candidates_(CallsOf(plan_)) {}
 
   void OnPromptTokens(size_t call, std::vector<TokenPiece> tokens) override {
     Append(std::move(tokens), candidates_[call].echoed);
@@ -62,8 +66,10 @@ class WholeWriter : public AnswerWriter {
     }
   }
   void OnFinished(size_t call, Outcome outcome) override {
-    candidates_[call].text += outcome.text;
-    candidates_[call].outcome = std::move(outcome);
+    Candidate& candidate = candidates_[call];
+    candidate.text += outcome.text;
+    candidate.outcome = std::move(outcome);
+    if (plan_.parsing != nullptr) TakeApart(call, candidate);
   }
   void OnAllFinished() override {
     Json choices = Json::array();
@@ -91,6 +97,7 @@ class WholeWriter : public AnswerWriter {
  private:
   struct Candidate {
     std::string text;
+    ChoicePart parsed;  // Its text, reasoning and calls, once it is finished and if it is parsed.
     std::vector<TokenPiece> echoed;
     std::vector<TokenPiece> tokens;
     double logprob_sum = 0;
@@ -102,6 +109,16 @@ class WholeWriter : public AnswerWriter {
                               : logprob_sum / tokens_seen;
     }
   };
+
+  void TakeApart(size_t call, Candidate& candidate) {
+    ChoiceParser parser(plan_.parsing, plan_.include_reasoning, plan_.header.id, call);
+    for (ChoicePart& part : parser.Finish(std::exchange(candidate.text, {}))) {
+      Merge(std::move(part), candidate.parsed);
+    }
+    candidate.parsed.called = parser.calls() > 0;
+    candidate.text = std::move(candidate.parsed.text);
+    gateway_.CountToolCalls(parser.calls(), parser.malformed());
+  }
 
   // The calls of the prompt whose first is `first` that are answered: in order, or if there are
   // more candidates than choices by their mean log-probability, the highest first.
@@ -124,7 +141,7 @@ class WholeWriter : public AnswerWriter {
 
   ChoicePart Part(size_t prompt, Candidate& candidate, int index) const {
     const ShownPrompt& shown = plan_.prompts[prompt];
-    ChoicePart part;
+    ChoicePart part = std::move(candidate.parsed);
     part.index = index;
     part.text = shown.echo + candidate.text;
     part.echoed = std::move(candidate.echoed);
@@ -137,16 +154,27 @@ class WholeWriter : public AnswerWriter {
     return part;
   }
 
+  Gateway& gateway_;
   AnswerPlan plan_;
   const std::shared_ptr<HttpExchange> exchange_;
   std::vector<Candidate> candidates_;
 };
 
-// Sends every decode step of every choice as one event.
+// Sends every decode step of every choice as one event; of a text that is taken apart, every piece
+// as one.
 class StreamWriter : public AnswerWriter {
  public:
-  StreamWriter(AnswerPlan plan, std::shared_ptr<HttpExchange> exchange)
-      : plan_(std::move(plan)), exchange_(std::move(exchange)), choices_(CallsOf(plan_)) {}
+  StreamWriter(Gateway& gateway, AnswerPlan plan, std::shared_ptr<HttpExchange> exchange)
+      : gateway_(gateway),
+        plan_(std::move(plan)),
+        exchange_(std::move(exchange)),
+        choices_(CallsOf(plan_)) {
+    if (plan_.parsing == nullptr) return;
+    for (size_t call = 0; call < choices_.size(); ++call) {
+      choices_[call].parser = std::make_unique<ChoiceParser>(plan_.parsing, plan_.include_reasoning,
+                                                             plan_.header.id, call);
+    }
+  }
 
   void OnPromptProgress(size_t call, PromptProgress progress) override {
     if (!plan_.header.progress || failed_) return;
@@ -161,10 +189,13 @@ class StreamWriter : public AnswerWriter {
     Open(call);
     so_far_.set_completion_tokens(so_far_.completion_tokens() +
                                   static_cast<int>(piece.tokens.size()));
+    PlaceTokens(ShownOf(call), piece.tokens);
+    if (choices_[call].parser != nullptr) {
+      return SendParts(call, choices_[call].parser->Append(piece.text), std::move(piece.tokens));
+    }
     ChoicePart part;
     part.text = std::move(piece.text);
     part.tokens = std::move(piece.tokens);
-    PlaceTokens(ShownOf(call), part.tokens);
     Send(call, std::move(part));
   }
   void OnFinished(size_t call, Outcome outcome) override {
@@ -172,7 +203,13 @@ class StreamWriter : public AnswerWriter {
     AddUsage(outcome.usage, call % static_cast<size_t>(plan_.best_of) == 0, usage_);
     warnings_.insert(outcome.warnings.begin(), outcome.warnings.end());
     ChoicePart part;
-    part.text = std::move(outcome.text);
+    if (const auto& parser = choices_[call].parser; parser != nullptr) {
+      SendParts(call, parser->Finish(outcome.text), {});
+      part.called = parser->calls() > 0;
+      gateway_.CountToolCalls(parser->calls(), parser->malformed());
+    } else {
+      part.text = std::move(outcome.text);
+    }
     part.reason = outcome.reason;
     part.matched_stop = std::move(outcome.matched_stop);
     Send(call, std::move(part));
@@ -193,7 +230,8 @@ class StreamWriter : public AnswerWriter {
  private:
   struct Choice {
     bool open = false;
-    std::vector<TokenPiece> echoed;  // Until it is open.
+    std::vector<TokenPiece> echoed;        // Until it is open.
+    std::unique_ptr<ChoiceParser> parser;  // Null: the text is the content.
   };
 
   const ShownPrompt& ShownOf(size_t call) const {
@@ -224,6 +262,14 @@ class StreamWriter : public AnswerWriter {
     Send(call, std::move(part));
   }
 
+  // The tokens stand with the first part. They are no part's own: a mark is none either.
+  void SendParts(size_t call, std::vector<ChoicePart> parts, std::vector<TokenPiece> tokens) {
+    const bool shows_tokens = plan_.header.logprobs || plan_.header.token_ids;
+    if (parts.empty() && shows_tokens && !tokens.empty()) parts.emplace_back();
+    if (!parts.empty()) parts.front().tokens = std::move(tokens);
+    for (ChoicePart& part : parts) Send(call, std::move(part));
+  }
+
   void Send(size_t call, ChoicePart part) {
     if (failed_) return;
     part.index = static_cast<int>(call);
@@ -232,6 +278,7 @@ class StreamWriter : public AnswerWriter {
     exchange_->SendEvent(Dump(chunk));
   }
 
+  Gateway& gateway_;
   AnswerPlan plan_;
   const std::shared_ptr<HttpExchange> exchange_;
   std::vector<Choice> choices_;
@@ -244,14 +291,14 @@ class StreamWriter : public AnswerWriter {
 
 }  // namespace
 
-std::unique_ptr<AnswerWriter> MakeWholeWriter(AnswerPlan plan,
+std::unique_ptr<AnswerWriter> MakeWholeWriter(Gateway& gateway, AnswerPlan plan,
                                               std::shared_ptr<HttpExchange> exchange) {
-  return std::make_unique<WholeWriter>(std::move(plan), std::move(exchange));
+  return std::make_unique<WholeWriter>(gateway, std::move(plan), std::move(exchange));
 }
 
-std::unique_ptr<AnswerWriter> MakeStreamWriter(AnswerPlan plan,
+std::unique_ptr<AnswerWriter> MakeStreamWriter(Gateway& gateway, AnswerPlan plan,
                                                std::shared_ptr<HttpExchange> exchange) {
-  return std::make_unique<StreamWriter>(std::move(plan), std::move(exchange));
+  return std::make_unique<StreamWriter>(gateway, std::move(plan), std::move(exchange));
 }
 
 }  // namespace baton::router

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/http/http_handler.h"
+#include "common/tokenizer/chat/output/output_parser.h"
 #include "services/router/http/answer_group.h"
 #include "services/router/http/openai_format.h"
 #include "services/router/http/openai_request.h"
@@ -29,6 +30,8 @@ struct AnswerPlan {
   int n = 1;
   int best_of = 1;
   bool echo = false;
+  std::shared_ptr<const chat::OutputOptions> parsing;  // Null: the text is the content.
+  bool include_reasoning = true;
   std::vector<ShownPrompt> prompts;
   std::vector<GenerateCall> calls;
 };
@@ -41,10 +44,10 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
 // differ; the first is what the request would give alone.
 uint64_t CandidateSeed(uint64_t seed, int candidate);
 
-// The plan's calls are not looked at.
-std::unique_ptr<AnswerWriter> MakeWholeWriter(AnswerPlan plan,
+// The plan's calls are not looked at. `gateway` outlives the writer.
+std::unique_ptr<AnswerWriter> MakeWholeWriter(Gateway& gateway, AnswerPlan plan,
                                               std::shared_ptr<HttpExchange> exchange);
-std::unique_ptr<AnswerWriter> MakeStreamWriter(AnswerPlan plan,
+std::unique_ptr<AnswerWriter> MakeStreamWriter(Gateway& gateway, AnswerPlan plan,
                                                std::shared_ptr<HttpExchange> exchange);
 
 }  // namespace baton::router

@@ -22,6 +22,35 @@ const char* ReasonName(FinishReason reason) {
   return "stop";
 }
 
+// Calls are why a text that has some ended; if it was cut off, this is more important.
+const char* ReasonOf(const ChoicePart& part) {
+  const bool calls = part.called && *part.reason == FinishReason::kStop;
+  return calls ? "tool_calls" : ReasonName(*part.reason);
+}
+
+Json CallsJson(const std::vector<CallPart>& calls, bool indexed) {
+  Json list = Json::array();
+  for (const CallPart& call : calls) {
+    Json entry = {{"function", {{"arguments", call.arguments}}}};
+    if (indexed) entry["index"] = call.index;
+    if (!call.id.empty()) {
+      entry["id"] = call.id;
+      entry["type"] = "function";
+      entry["function"]["name"] = call.name;
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+Json MessageJson(const ChoicePart& part) {
+  const bool says_nothing = part.text.empty() && (part.called || !part.reasoning.empty());
+  Json message = {{"role", "assistant"}, {"content", says_nothing ? Json() : Json(part.text)}};
+  if (!part.reasoning.empty()) message["reasoning_content"] = part.reasoning;
+  if (part.called) message["tool_calls"] = CallsJson(part.calls, /*indexed=*/false);
+  return message;
+}
+
 Json UsageJson(const v1::Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens()},
           {"completion_tokens", usage.completion_tokens()},
@@ -107,7 +136,7 @@ Json Envelope(const AnswerHeader& header, bool chunk) {
 Json Choice(const AnswerHeader& header, const ChoicePart& part, Json logprobs) {
   Json choice = {{"index", part.index},
                  {"logprobs", std::move(logprobs)},
-                 {"finish_reason", part.reason ? Json(ReasonName(*part.reason)) : Json()}};
+                 {"finish_reason", part.reason ? Json(ReasonOf(part)) : Json()}};
   if (part.reason.has_value()) {
     choice["stop_reason"] = part.matched_stop.empty() ? Json() : Json(part.matched_stop);
   }
@@ -125,7 +154,7 @@ Json Choice(const AnswerHeader& header, const ChoicePart& part, Json logprobs) {
 Json WholeChoice(const AnswerHeader& header, const ChoicePart& part) {
   Json choice = Choice(header, part, Logprobs(header, part));
   if (IsChat(header)) {
-    choice["message"] = {{"role", "assistant"}, {"content", part.text}};
+    choice["message"] = MessageJson(part);
   } else {
     choice["text"] = part.text;
   }
@@ -139,7 +168,10 @@ Json ChunkChoice(const AnswerHeader& header, const ChoicePart& part) {
     choice["text"] = part.text;
   } else {
     choice["delta"] = Json::object();
-    if (!part.text.empty()) choice["delta"]["content"] = part.text;
+    Json& delta = choice["delta"];
+    if (!part.text.empty()) delta["content"] = part.text;
+    if (!part.reasoning.empty()) delta["reasoning_content"] = part.reasoning;
+    if (!part.calls.empty()) delta["tool_calls"] = CallsJson(part.calls, /*indexed=*/true);
   }
   return choice;
 }

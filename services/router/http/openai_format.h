@@ -26,10 +26,21 @@ struct AnswerHeader {
   bool progress = false;          // stream_options.include_progress.
 };
 
+// A call of a tool, or what a chunk adds to it.
+struct CallPart {
+  int index = 0;
+  std::string id;    // Empty in what follows the call's first chunk,
+  std::string name;  // and so is the name.
+  std::string arguments;
+};
+
 // One choice, or what a chunk adds to it.
 struct ChoicePart {
   int index = 0;
   std::string text;
+  std::string reasoning;
+  std::vector<CallPart> calls;
+  bool called = false;             // The choice has calls, in this chunk or before.
   std::vector<TokenPiece> echoed;  // The prompt's, before those of the text.
   std::vector<TokenPiece> tokens;
   std::optional<FinishReason> reason;

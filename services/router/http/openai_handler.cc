@@ -147,8 +147,8 @@ void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,
   if (!plan.ok()) return refuse(plan.status());
   std::vector<GenerateCall> calls = std::move(plan->calls);
   tracing::ActiveSpan span = BeginSpan(gateway_, request, caller, calls);
-  auto writer = stream ? MakeStreamWriter(*std::move(plan), exchange)
-                       : MakeWholeWriter(*std::move(plan), exchange);
+  auto writer = stream ? MakeStreamWriter(gateway_, *std::move(plan), exchange)
+                       : MakeWholeWriter(gateway_, *std::move(plan), exchange);
   AnswerGroup::Start(gateway_, running_, id, std::move(calls), std::move(writer), *exchange,
                      std::move(span));
   if (stream) exchange->ExpectEvents(event_times_);

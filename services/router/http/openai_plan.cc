@@ -1,4 +1,5 @@
 // The calls of a request of OpenAI's, and its prompts as the answer shows them.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -26,6 +27,47 @@ absl::Status FillEcho(const Gateway& gateway, const Prompt& prompt, ShownPrompt&
   return absl::OkStatus();
 }
 
+// More than the longest mark, with the white space that follows it in prompts.
+constexpr size_t kTailTokens = 32;
+
+// How the answer is taken apart: by what the model may write for this request.
+absl::StatusOr<chat::OutputOptions> ParsingOf(const Gateway& gateway, OpenAiRequest& request) {
+  const chat::ChatFormat& format = gateway.chat_format();
+  chat::OutputOptions parsing;
+  if (!request.offered.empty()) {
+    if (!format.template_takes_tools) {
+      return InvalidField("tools",
+                          "the model's chat template takes no tools; leave them out, or start the "
+                          "server with a --chat-template that takes them");
+    }
+    if (format.tools == chat::ToolFormat::kNone) {
+      return InvalidField("tools",
+                          "this server can't read the model's calls; start it with a "
+                          "--tool-call-parser that fits the model");
+    }
+    parsing.tools = format.tools;
+    parsing.offered = std::move(request.offered);
+    parsing.parallel_calls = request.parallel_calls;
+  }
+  if (request.separate_reasoning) parsing.reasoning = format.reasoning;
+  for (std::string& mark : chat::AllMarks(parsing.tools, parsing.reasoning)) {
+    const auto& special = format.special_marks;
+    if (std::find(special.begin(), special.end(), mark) == special.end()) continue;
+    parsing.special_marks.push_back(std::move(mark));
+  }
+  return parsing;
+}
+
+absl::StatusOr<bool> EndsInReasoning(const Gateway& gateway, chat::ReasoningFormat format,
+                                     const std::vector<int32_t>& prompt) {
+  const size_t tail = std::min(prompt.size(), kTailTokens);
+  BATON_ASSIGN_OR_RETURN(
+      const std::string text,
+      gateway.Detokenize({prompt.end() - static_cast<ptrdiff_t>(tail), prompt.end()},
+                         /*skip_special_tokens=*/false));
+  return chat::StartsInReasoning(format, text);
+}
+
 }  // namespace
 
 uint64_t CandidateSeed(uint64_t seed, int candidate) {
@@ -47,16 +89,27 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
   plan.n = request.n;
   plan.best_of = request.best_of;
   plan.echo = request.echo;
-  const bool shown =
-      request.echo || request.return_token_ids || request.continuous_usage || request.best_of > 1;
+  plan.include_reasoning = request.include_reasoning;
+  chat::OutputOptions parsing;
+  if (request.call.endpoint == Endpoint::kChatCompletions) {
+    BATON_ASSIGN_OR_RETURN(parsing, ParsingOf(gateway, request));
+  }
+  const bool reasons = parsing.reasoning != chat::ReasoningFormat::kNone;
+  const bool shown = request.echo || request.return_token_ids || request.continuous_usage ||
+                     request.best_of > 1 || reasons;
   const bool several = request.prompts.size() > 1 || request.best_of > 1;
   GenerateCall& call = request.call;
   call.request_id.clear();
+  call.text.kept_marks = parsing.special_marks;
   for (Prompt& prompt : request.prompts) {
     ShownPrompt& entry = plan.prompts.emplace_back();
     call.prompt = std::move(prompt);
     if (shown) {
       BATON_ASSIGN_OR_RETURN(entry.ids, gateway.Encode(call));
+      if (reasons) {
+        BATON_ASSIGN_OR_RETURN(parsing.starts_in_reasoning,
+                               EndsInReasoning(gateway, parsing.reasoning, entry.ids));
+      }
       if (request.echo) BATON_RETURN_IF_ERROR(FillEcho(gateway, call.prompt, entry));
       call.prompt = TokenIdsPrompt(entry.ids.begin(), entry.ids.end());
     }
@@ -67,6 +120,9 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
         copy.sampling.seed = CandidateSeed(*call.sampling.seed, candidate);
       }
     }
+  }
+  if (reasons || parsing.tools != chat::ToolFormat::kNone) {
+    plan.parsing = std::make_shared<const chat::OutputOptions>(std::move(parsing));
   }
   return plan;
 }

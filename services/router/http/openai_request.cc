@@ -8,6 +8,7 @@
 #include "services/router/http/json_input.h"
 #include "services/router/http/request_prompt.h"
 #include "services/router/http/request_sampling.h"
+#include "services/router/http/request_tools.h"
 
 namespace baton::router {
 namespace {
@@ -91,6 +92,17 @@ absl::Status ReadAnswer(const Fields& fields, OpenAiRequest& request) {
   return absl::OkStatus();
 }
 
+absl::Status ReadChatOutput(const Fields& fields, OpenAiRequest& request) {
+  request.offered = ReadOfferedTools(fields);
+  BATON_ASSIGN_OR_RETURN(const auto parallel, fields.Bool("parallel_tool_calls"));
+  request.parallel_calls = parallel.value_or(true);
+  BATON_ASSIGN_OR_RETURN(const auto separate, fields.Bool("separate_reasoning"));
+  request.separate_reasoning = separate.value_or(true);
+  BATON_ASSIGN_OR_RETURN(const auto include, fields.Bool("include_reasoning"));
+  request.include_reasoning = include.value_or(true);
+  return absl::OkStatus();
+}
+
 absl::Status ReadPrompt(Endpoint endpoint, std::string_view body, const Fields& fields,
                         UnknownFields unknown, OpenAiRequest& request) {
   if (endpoint == Endpoint::kCompletions) {
@@ -102,7 +114,7 @@ absl::Status ReadPrompt(Endpoint endpoint, std::string_view body, const Fields& 
   BATON_ASSIGN_OR_RETURN(ChatPrompt chat,
                          ReadMessages(body, fields, unknown, request.call.warnings));
   request.prompts.emplace_back(std::move(chat));
-  return absl::OkStatus();
+  return ReadChatOutput(fields, request);
 }
 
 }  // namespace

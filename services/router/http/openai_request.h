@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/tokenizer/chat/output/tool_call.h"
 #include "services/router/gateway.h"
 #include "services/router/http/request_fields.h"
 
@@ -24,6 +25,11 @@ struct OpenAiRequest {
   bool include_usage = false;     // A last chunk with the usage.
   bool continuous_usage = false;  // Every chunk has the usage so far.
   bool include_progress = false;  // Chunks that say how far a long prompt is.
+  // Of chats:
+  chat::OfferedTools offered;      // What the model may call.
+  bool parallel_calls = true;      // More than one of them.
+  bool separate_reasoning = true;  // Reasoning is no content,
+  bool include_reasoning = true;   // and is told.
 };
 
 // `endpoint`: kCompletions or kChatCompletions; `timeout`: the header X-Request-Timeout. Types are

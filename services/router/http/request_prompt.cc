@@ -5,11 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/tokenizer/chat/jinja/json.h"
+#include "services/router/http/request_tools.h"
 
 namespace baton::router {
 namespace {
 
 constexpr size_t kMessagesLimit = 4096;
+constexpr char kEffort[] = "reasoning_effort";
 constexpr char kExpected[] = "a string, a list of token ids, or a list of either";
 
 absl::StatusOr<TokenIdsPrompt> ReadIds(const Json& list, const std::string& path) {
@@ -52,24 +54,12 @@ absl::StatusOr<std::string> ReadContent(const Fields& message, bool may_be_absen
   return text;
 }
 
-// What says something: clients send null and empty lists for what a message doesn't have, while
-// templates ask whether it is there.
-absl::StatusOr<jinja::Value> WithoutNothing(const jinja::Value& message) {
-  jinja::Dict fields;
-  for (const jinja::Dict::Entry& entry : message.dict().entries()) {
-    const jinja::Value& value = entry.value;
-    const bool empty_list = value.Is(jinja::Value::Kind::kList) && value.items().empty();
-    if (value.Is(jinja::Value::Kind::kNone) || empty_list) continue;
-    BATON_RETURN_IF_ERROR(fields.Set(entry.key, value));
-  }
-  return jinja::Value::MakeDict(std::move(fields));
-}
-
 absl::StatusOr<ChatMessage> ReadMessage(const Fields& message, const jinja::Value& ordered,
                                         UnknownFields unknown, std::vector<std::string>& warnings) {
   BATON_ASSIGN_OR_RETURN(const auto role, message.String("role"));
   if (!role.has_value()) return message.Wrong("role", "a string");
   BATON_RETURN_IF_ERROR(CheckFields(message, MessageFields(), unknown, warnings));
+  BATON_RETURN_IF_ERROR(CheckCallsOf(message));
   // An assistant's message without content says that it called tools or said nothing.
   BATON_ASSIGN_OR_RETURN(std::string content, ReadContent(message, *role == "assistant"));
   BATON_ASSIGN_OR_RETURN(jinja::Value said, WithoutNothing(ordered));
@@ -77,7 +67,7 @@ absl::StatusOr<ChatMessage> ReadMessage(const Fields& message, const jinja::Valu
 }
 
 // The variables of chat_template_kwargs.
-absl::StatusOr<jinja::Value> ReadVariables(const Fields& fields, const jinja::Value& ordered) {
+absl::StatusOr<jinja::Value> ReadKwargs(const Fields& fields, const jinja::Value& ordered) {
   const Json* given = fields.Find("chat_template_kwargs");
   if (given == nullptr) return jinja::Value();
   if (!given->is_object()) return fields.Wrong("chat_template_kwargs", "an object");
@@ -89,6 +79,18 @@ absl::StatusOr<jinja::Value> ReadVariables(const Fields& fields, const jinja::Va
     }
   }
   return *ordered.dict().Find("chat_template_kwargs");
+}
+
+// These and reasoning_effort, which is one too. What is said in the former counts.
+absl::StatusOr<jinja::Value> ReadVariables(const Fields& fields, const jinja::Value& ordered) {
+  BATON_ASSIGN_OR_RETURN(jinja::Value kwargs, ReadKwargs(fields, ordered));
+  BATON_ASSIGN_OR_RETURN(const auto effort, fields.String(kEffort));
+  if (!effort.has_value()) return kwargs;
+  jinja::Dict variables;
+  if (kwargs.Is(jinja::Value::Kind::kDict)) variables = kwargs.dict();
+  if (variables.Find(kEffort) != nullptr) return kwargs;
+  variables.Set(kEffort, jinja::Value::String(*effort, jinja::Origin::kClient));
+  return jinja::Value::MakeDict(std::move(variables));
 }
 
 absl::Status ReadEnding(const Fields& fields, ChatPrompt& prompt) {
@@ -141,9 +143,9 @@ absl::StatusOr<ChatPrompt> ReadMessages(std::string_view body, const Fields& fie
   if (messages->size() > kMessagesLimit) {
     return InvalidField("messages", absl::StrCat("must be at most ", kMessagesLimit, " messages"));
   }
-  BATON_ASSIGN_OR_RETURN(
-      const jinja::Value ordered,
-      jinja::ParseJsonValue(body, jinja::Origin::kClient, {"messages", "chat_template_kwargs"}));
+  BATON_ASSIGN_OR_RETURN(const jinja::Value ordered,
+                         jinja::ParseJsonValue(body, jinja::Origin::kClient,
+                                               {"messages", "chat_template_kwargs", "tools"}));
   const jinja::List& ordered_messages = ordered.dict().Find("messages")->items();
   ChatPrompt prompt;
   for (size_t i = 0; i < messages->size(); ++i) {
@@ -156,6 +158,10 @@ absl::StatusOr<ChatPrompt> ReadMessages(std::string_view body, const Fields& fie
     prompt.messages.push_back(std::move(read));
   }
   BATON_ASSIGN_OR_RETURN(prompt.variables, ReadVariables(fields, ordered));
+  BATON_RETURN_IF_ERROR(CheckTools(fields, unknown, warnings));
+  if (OffersTools(fields)) {
+    BATON_ASSIGN_OR_RETURN(prompt.tools, ShownTools(*ordered.dict().Find("tools")));
+  }
   BATON_RETURN_IF_ERROR(ReadEnding(fields, prompt));
   return prompt;
 }

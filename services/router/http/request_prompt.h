@@ -25,9 +25,10 @@ struct PromptList {
 // A text, a list of texts, a list of token ids, or a list of such lists.
 absl::StatusOr<PromptList> ReadPrompts(const Fields& fields, const std::string& name);
 
-// The field "messages", and the chat template's other inputs: add_generation_prompt,
-// continue_final_message and chat_template_kwargs. An assistant's message may have no content.
-// `body` is the text of `fields`: templates write keys in the order in which they stand there.
+// The field "messages", and the chat template's other inputs: tools (unless tool_choice is none),
+// add_generation_prompt, continue_final_message, chat_template_kwargs and reasoning_effort. An
+// assistant's message may have no content. `body` is the text of `fields`: templates write keys in
+// the order in which they stand there.
 absl::StatusOr<ChatPrompt> ReadMessages(std::string_view body, const Fields& fields,
                                         UnknownFields unknown, std::vector<std::string>& warnings);
 

@@ -71,6 +71,11 @@ class FakeGateway : public Gateway {
     return text;
   }
   const v1::GetModelInfoResponse& model_info() const override { return info_; }
+  const chat::ChatFormat& chat_format() const override { return format; }
+  void CountToolCalls(int parsed, int malformed) override {
+    parsed_calls += parsed;
+    malformed_calls += malformed;
+  }
   Readiness readiness() const override { return {false, "no decode service has joined"}; }
   bool alive() const override { return true; }
   std::string ScrapeMetrics() const override { return "# metrics"; }
@@ -82,6 +87,9 @@ class FakeGateway : public Gateway {
   size_t accepted = 0;  // So many calls are taken before `refusal`.
   int refused = 0;
   bool adds_bos = false;
+  chat::ChatFormat format;
+  int parsed_calls = 0;
+  int malformed_calls = 0;
 
  private:
   v1::GetModelInfoResponse info_;

@@ -1,0 +1,355 @@
+#include "common/tokenizer/chat/output/output_parser.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace baton::chat {
+namespace {
+
+constexpr size_t kMaxLeadBytes = 1024;   // White space before a call that needs no mark.
+constexpr size_t kMaxHeaderBytes = 512;  // Mistral's name before the arguments.
+
+// How much of the end of `text` may be the beginning of `mark`.
+size_t Overlap(std::string_view text, std::string_view mark) {
+  for (size_t length = std::min(text.size(), mark.size() - 1); length > 0; --length) {
+    if (text.substr(text.size() - length) == mark.substr(0, length)) return length;
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool StartsInReasoning(ReasoningFormat format, std::string_view tail) {
+  const ReasoningMarks marks = MarksOf(format);
+  if (format == ReasoningFormat::kNone) return false;
+  tail = Trim(tail);
+  if (tail.ends_with(marks.end)) return false;
+  return marks.begins_inside || tail.ends_with(marks.begin);
+}
+
+OutputParser::OutputParser(std::shared_ptr<const OutputOptions> options)
+    : options_(std::move(options)),
+      reasoning_(MarksOf(options_->reasoning)),
+      tool_marks_(MarksOf(options_->tools)) {
+  AddMarks();
+  state_ = State::kLead;
+  lead_ = LeadOfContent(/*reasoning=*/!reasoning_.begin.empty());
+  if (!options_->starts_in_reasoning) return;
+  lead_ = {.reasoning = true, .otherwise = State::kReasoning};
+  fresh_ = true;
+}
+
+void OutputParser::AddMarks() {
+  for (const std::string_view mark : tool_marks_.begin) marks_.push_back({mark, Act::kBeginCall});
+  for (const std::string_view mark : tool_marks_.around) marks_.push_back({mark, Act::kDrop});
+  // Other marks are prose unless they are special tokens, which are never prose.
+  for (const std::string& mark : options_->special_marks) {
+    const bool known = std::any_of(marks_.begin(), marks_.end(),
+                                   [&](const Mark& other) { return other.text == mark; });
+    if (known) continue;
+    marks_.push_back({mark, mark == reasoning_.begin ? Act::kBeginReasoning : Act::kDrop});
+  }
+}
+
+bool OutputParser::needs_no_mark() const {
+  const ToolFormat tools = options_->tools;
+  return tools == ToolFormat::kLlama3 || tools == ToolFormat::kPythonic ||
+         tools == ToolFormat::kJson;
+}
+
+OutputParser::Lead OutputParser::LeadOfContent(bool reasoning) const {
+  return {.reasoning = reasoning, .value = needs_no_mark()};
+}
+
+std::vector<OutputPiece> OutputParser::Append(std::string_view text) {
+  pending_ += text;
+  Run();
+  return std::exchange(out_, {});
+}
+
+void OutputParser::Run() {
+  while (!pending_.empty() && Step()) {
+  }
+}
+
+bool OutputParser::Step() {
+  switch (state_) {
+    case State::kLead:
+      return StepLead();
+    case State::kText:
+      return StepText();
+    case State::kReasoning:
+      return StepReasoning();
+    case State::kBody:
+      return StepBody();
+  }
+  return false;
+}
+
+// Decides by the first bytes that are no white space.
+bool OutputParser::StepLead() {
+  const std::string_view skipped = lead_.after_call ? " \t\r\n;" : kSpaces;
+  const size_t at = std::min(pending_.find_first_not_of(skipped), pending_.size());
+  if (at > kMaxLeadBytes) {
+    state_ = lead_.otherwise;
+    return true;
+  }
+  if (at == pending_.size()) return false;
+  const std::string_view rest = std::string_view(pending_).substr(at);
+  if (lead_.reasoning && rest.starts_with(reasoning_.begin)) {
+    pending_.erase(0, at + reasoning_.begin.size());
+    AtMark();
+    state_ = State::kReasoning;
+    return true;
+  }
+  if (lead_.reasoning && reasoning_.begin.starts_with(rest)) return false;
+  if (lead_.value && (rest.front() == '{' || rest.front() == '[')) {
+    if (!lead_.after_call) Say(OutputPiece::Kind::kContent, pending_.substr(0, at));
+    pending_.erase(0, at);
+    BeginCall("");
+    return true;
+  }
+  state_ = lead_.otherwise;
+  return true;
+}
+
+// Content up to the first mark.
+bool OutputParser::StepText() {
+  const Mark* first = nullptr;
+  size_t at = pending_.size();
+  size_t held = 0;
+  for (const Mark& mark : marks_) {
+    const size_t found = pending_.find(mark.text);
+    if (found < at) {
+      at = found;
+      first = &mark;
+    }
+    held = std::max(held, Overlap(pending_, mark.text));
+  }
+  if (first == nullptr) at -= held;
+  Say(OutputPiece::Kind::kContent, std::string_view(pending_).substr(0, at));
+  pending_.erase(0, at);
+  if (first == nullptr) return false;
+  Begin(*first);
+  return true;
+}
+
+void OutputParser::Begin(const Mark& mark) {
+  pending_.erase(0, mark.text.size());
+  switch (mark.act) {
+    case Act::kBeginCall:
+      return BeginCall(mark.text);
+    case Act::kBeginReasoning:
+      AtMark();
+      state_ = State::kReasoning;
+      return;
+    case Act::kDrop:
+      AtMark();
+      return;
+  }
+}
+
+bool OutputParser::StepReasoning() {
+  const std::string_view end = reasoning_.end;
+  const bool is_special = std::any_of(marks_.begin(), marks_.end(), [](const Mark& mark) {
+    return mark.act == Act::kBeginReasoning;
+  });
+  // The first mark again, which is dropped like every special token.
+  const std::string_view again = is_special ? reasoning_.begin : end;
+  const size_t end_at = pending_.find(end);
+  size_t at = std::min(end_at, pending_.find(again));
+  const bool found = at != std::string::npos;
+  if (!found) {
+    at = pending_.size() - std::max(Overlap(pending_, end), Overlap(pending_, again));
+  }
+  Say(OutputPiece::Kind::kReasoning, std::string_view(pending_).substr(0, at));
+  pending_.erase(0, at);
+  if (!found) return false;
+  AtMark();
+  const bool ends = at == end_at;
+  pending_.erase(0, ends ? end.size() : again.size());
+  if (!ends) return true;
+  state_ = State::kLead;
+  lead_ = LeadOfContent(/*reasoning=*/false);
+  return true;
+}
+
+void OutputParser::BeginCall(std::string_view mark) {
+  state_ = State::kBody;
+  begun_by_ = mark;
+  scanned_ = 0;
+  is_plausible_ = !mark.empty();
+  scanner_.reset();
+}
+
+bool OutputParser::StepBody() {
+  return tool_marks_.end.empty() ? StepValueBody() : StepMarkedBody();
+}
+
+bool OutputParser::StepMarkedBody() {
+  const std::string_view end = tool_marks_.end;
+  const size_t at = pending_.find(end, scanned_);
+  if (at != std::string::npos && at <= OutputOptions::kMaxCallBytes) {
+    EndCall(at, end.size());
+    return true;
+  }
+  if (pending_.size() >= OutputOptions::kMaxCallBytes + end.size()) {
+    GiveBack(OutputOptions::kMaxCallBytes);
+    return true;
+  }
+  scanned_ = pending_.size() - std::min(pending_.size(), end.size() - 1);
+  return false;
+}
+
+// The body is white space, for Mistral perhaps a name, and a value in brackets.
+bool OutputParser::StepValueBody() {
+  const std::string_view pending = pending_;
+  if (!scanner_.has_value()) {
+    size_t begin = pending.find_first_not_of(kSpaces);
+    if (begin == std::string_view::npos) begin = pending.size();
+    const bool has_name = options_->tools == ToolFormat::kMistral && begin < pending.size() &&
+                          pending[begin] != '[' && pending[begin] != '{';
+    if (has_name) begin = std::min(pending.find('{', begin), pending.size());
+    if (begin > kMaxHeaderBytes) {
+      GiveBack(kMaxHeaderBytes);
+      return true;
+    }
+    if (begin == pending.size()) return false;
+    if (pending[begin] != '[' && pending[begin] != '{') {
+      GiveBack(begin);
+      return true;
+    }
+    scanned_ = begin;
+    scanner_.emplace(/*python=*/options_->tools == ToolFormat::kPythonic);
+  }
+  if (!is_plausible_) {
+    switch (MayBeCall(options_->tools, pending)) {
+      case Plausible::kNo:
+        LookAgain();
+        return true;
+      case Plausible::kUnknown:
+        return false;
+      case Plausible::kYes:
+        is_plausible_ = true;
+    }
+  }
+  const std::optional<size_t> end = scanner_->End(pending.substr(scanned_));
+  if (end.has_value() && scanned_ + *end <= OutputOptions::kMaxCallBytes) {
+    EndCall(scanned_ + *end, 0);
+    return true;
+  }
+  if (pending_.size() < OutputOptions::kMaxCallBytes) return false;
+  if (begun_by_.empty()) {
+    ++malformed_;
+    LookAgain();
+  } else {
+    GiveBack(OutputOptions::kMaxCallBytes);
+  }
+  return true;
+}
+
+void OutputParser::EndCall(size_t length, size_t end) {
+  const std::string_view body = std::string_view(pending_).substr(0, length);
+  const bool marked = !begun_by_.empty();
+  auto calls = ParseCalls(options_->tools, body, options_->offered, /*only_offered=*/!marked);
+  const size_t more = calls.has_value() ? calls->size() : 0;
+  if (more == 0 || calls_ + more > OutputOptions::kMaxCalls) {
+    if (marked) return GiveBack(length + end);
+    // JSON for which nobody asked is an answer, unless it speaks of a function.
+    if (ParseCalls(options_->tools, body, options_->offered, false).has_value()) ++malformed_;
+    return LookAgain();
+  }
+  pending_.erase(0, length + end);
+  AtMark();
+  for (ToolCall& call : *calls) {
+    if (calls_ > 0 && !options_->parallel_calls) break;
+    ++calls_;
+    out_.push_back({OutputPiece::Kind::kCall, "", std::move(call)});
+  }
+  state_ = State::kText;
+  if (!needs_no_mark() || options_->tools == ToolFormat::kPythonic) return;
+  state_ = State::kLead;
+  lead_ = {.value = true, .after_call = true};
+}
+
+void OutputParser::GiveBack(size_t length) {
+  ++malformed_;
+  // A limit may stand within a character.
+  const auto cuts = [this](size_t at) {
+    return at < pending_.size() && (static_cast<unsigned char>(pending_[at]) & 0xc0) == 0x80;
+  };
+  while (length > 0 && cuts(length)) --length;
+  const std::string text = std::string(begun_by_) + pending_.substr(0, length);
+  pending_.erase(0, length);
+  Say(OutputPiece::Kind::kContent, WithoutMarks(text));
+  state_ = State::kText;
+}
+
+void OutputParser::LookAgain() { state_ = State::kText; }
+
+std::vector<OutputPiece> OutputParser::Finish() {
+  Run();
+  if (state_ == State::kLead) state_ = lead_.otherwise;
+  if (state_ == State::kBody) {
+    // The mark at the end may be missing: it is often a token that ends the text as well.
+    const bool whole = !tool_marks_.end.empty() &&
+                       ParseCalls(options_->tools, pending_, options_->offered, false).has_value();
+    if (whole) {
+      EndCall(pending_.size(), 0);
+    } else if (begun_by_.empty()) {
+      malformed_ += is_plausible_ ? 1 : 0;
+      LookAgain();
+    } else {
+      GiveBack(pending_.size());
+    }
+    Run();
+  }
+  const bool inside = state_ == State::kReasoning;
+  Say(inside ? OutputPiece::Kind::kReasoning : OutputPiece::Kind::kContent, pending_);
+  pending_.clear();
+  if (!fresh_ && !spaces_.empty()) {
+    fresh_ = true;
+    out_.push_back({spaces_kind_, std::exchange(spaces_, {}), {}});
+  }
+  return std::exchange(out_, {});
+}
+
+void OutputParser::AtMark() {
+  spaces_.clear();
+  fresh_ = true;
+}
+
+// White space at the end is held: it is dropped if a mark follows.
+void OutputParser::Say(OutputPiece::Kind kind, std::string_view text) {
+  if (text.empty()) return;
+  const size_t end = text.find_last_not_of(kSpaces) + 1;
+  spaces_kind_ = kind;
+  if (end == 0) {
+    if (!fresh_) spaces_ += text;
+    return;
+  }
+  std::string said = std::exchange(spaces_, std::string(text.substr(end)));
+  text = text.substr(0, end);
+  if (fresh_) text = text.substr(text.find_first_not_of(kSpaces));
+  fresh_ = false;
+  said += text;
+  if (!out_.empty() && out_.back().kind == kind) {
+    out_.back().text += said;
+  } else {
+    out_.push_back({kind, std::move(said), {}});
+  }
+}
+
+std::string OutputParser::WithoutMarks(std::string_view text) const {
+  std::string without;
+  while (!text.empty()) {
+    const auto mark = std::find_if(options_->special_marks.begin(), options_->special_marks.end(),
+                                   [&](const std::string& one) { return text.starts_with(one); });
+    const bool found = mark != options_->special_marks.end();
+    if (!found) without += text.front();
+    text.remove_prefix(found ? mark->size() : 1);
+  }
+  return without;
+}
+
+}  // namespace baton::chat

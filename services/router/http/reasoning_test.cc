@@ -1,0 +1,91 @@
+// Reasoning in chats: where it begins, how it is told, what turns it off.
+#include "common/tokenizer/chat/jinja/json.h"
+#include "services/router/http/testing/handler_fixture.h"
+
+namespace baton::router {
+namespace {
+
+constexpr char kChat[] = "/v1/chat/completions";
+constexpr char kText[] = "<think>\nOne and one.\n</think>\n\nTwo.";
+
+class ReasoningTest : public HandlerFixture {
+ protected:
+  ReasoningTest() { gateway_.format.reasoning = chat::ReasoningFormat::kThink; }
+
+  static Json Request(const std::string& content, Json more = Json::object()) {
+    Json body = {{"messages", {{{"role", "user"}, {"content", content}}}}};
+    body.update(more);
+    return body;
+  }
+  // The message of an answer with this text.
+  Json MessageOf(const Json& request, const std::string& text) {
+    const auto exchange = Post(kChat, request);
+    gateway_.sinks.back()->OnTokens({text, {}});
+    gateway_.sinks.back()->OnFinished(Finished(FinishReason::kStop));
+    return exchange->Body()["choices"][0]["message"];
+  }
+};
+
+TEST_F(ReasoningTest, StandsBesideTheContent) {
+  EXPECT_EQ(
+      MessageOf(Request("x"), kText),
+      Json({{"role", "assistant"}, {"content", "Two."}, {"reasoning_content", "One and one."}}));
+  EXPECT_EQ(MessageOf(Request("x"), "Two."), Json({{"role", "assistant"}, {"content", "Two."}}));
+}
+
+TEST_F(ReasoningTest, MayBeAllThatThereIs) {
+  const Json message = MessageOf(Request("x"), "<think>One and");
+  EXPECT_TRUE(message["content"].is_null());
+  EXPECT_EQ(message["reasoning_content"], "One and");
+}
+
+// The fake gateway's prompt ends with the message's content.
+TEST_F(ReasoningTest, BeginsWhereThePromptOpensIt) {
+  EXPECT_EQ(MessageOf(Request("assistant\n<think>\n"), "One.\n</think>\nTwo."),
+            Json({{"role", "assistant"}, {"content", "Two."}, {"reasoning_content", "One."}}));
+  EXPECT_EQ(MessageOf(Request("<think>\n\n</think>\n\n"), "Two.")["content"], "Two.");
+}
+
+TEST_F(ReasoningTest, IsStreamed) {
+  const auto exchange = Post(kChat, Request("x", {{"stream", true}}));
+  for (const char c : std::string(kText)) {
+    gateway_.sinks[0]->OnTokens({std::string(1, c), {}});
+  }
+  gateway_.sinks[0]->OnFinished(Finished(FinishReason::kStop));
+  std::string reasoning;
+  std::string content;
+  for (const std::string& event : exchange->events) {
+    if (event == "[DONE]") continue;
+    const Json delta = Json::parse(event)["choices"][0]["delta"];
+    EXPECT_FALSE(content.size() > 0 && delta.contains("reasoning_content"));
+    reasoning += delta.value("reasoning_content", "");
+    content += delta.value("content", "");
+  }
+  EXPECT_EQ(reasoning, "One and one.");
+  EXPECT_EQ(content, "Two.");
+}
+
+TEST_F(ReasoningTest, MayBeLeftInTheContentOrOut) {
+  EXPECT_EQ(MessageOf(Request("x", {{"separate_reasoning", false}}), kText)["content"], kText);
+  EXPECT_EQ(MessageOf(Request("x", {{"include_reasoning", false}}), kText),
+            Json({{"role", "assistant"}, {"content", "Two."}}));
+}
+
+TEST_F(ReasoningTest, EffortIsAVariableOfTheTemplate) {
+  gateway_.format.reasoning = chat::ReasoningFormat::kNone;
+  const auto variables = [&](const Json& more) {
+    Post(kChat, Request("x", more));
+    jinja::Budget budget{jinja::RenderLimits()};
+    const auto& chat = std::get<ChatPrompt>(gateway_.calls.back().prompt);
+    return Json::parse(jinja::ToJson(chat.variables, {}, budget).value().bytes());
+  };
+  EXPECT_EQ(variables({{"reasoning_effort", "low"}}), Json({{"reasoning_effort", "low"}}));
+  EXPECT_EQ(variables({{"reasoning_effort", "low"}, {"chat_template_kwargs", {{"a", 1}}}}),
+            Json({{"reasoning_effort", "low"}, {"a", 1}}));
+  EXPECT_EQ(variables({{"reasoning_effort", "low"},
+                       {"chat_template_kwargs", {{"reasoning_effort", "high"}}}}),
+            Json({{"reasoning_effort", "high"}}));
+}
+
+}  // namespace
+}  // namespace baton::router
