@@ -19,10 +19,10 @@ uint64_t HashOf(const std::string& text) {
 
 ChoiceParser::ChoiceParser(std::shared_ptr<const chat::OutputOptions> options,
                            bool include_reasoning, const std::string& answer_id, size_t choice)
-    : parser_(options),
-      include_reasoning_(include_reasoning),
+    : include_reasoning_(include_reasoning),
       short_ids_(options->tools == chat::ToolFormat::kMistral),
-      seed_(Mix64(HashOf(answer_id)) ^ choice) {}
+      seed_(Mix64(HashOf(answer_id)) ^ choice),
+      parser_(std::move(options)) {}
 
 std::vector<ChoicePart> ChoiceParser::Append(const std::string& text) {
   std::vector<ChoicePart> parts;

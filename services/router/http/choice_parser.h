@@ -32,10 +32,10 @@ class ChoiceParser {
   void Add(std::vector<chat::OutputPiece> pieces, std::vector<ChoicePart>& parts);
   std::string IdOf(const chat::ToolCall& call) const;
 
-  chat::OutputParser parser_;
   const bool include_reasoning_;
   const bool short_ids_;
   const uint64_t seed_;
+  chat::OutputParser parser_;
   int begun_ = 0;
 };
 

@@ -12,7 +12,7 @@ class ReasoningTest : public HandlerFixture {
  protected:
   ReasoningTest() { gateway_.format.reasoning = chat::ReasoningFormat::kThink; }
 
-  static Json Request(const std::string& content, Json more = Json::object()) {
+  static Json Request(const std::string& content, const Json& more = Json::object()) {
     Json body = {{"messages", {{{"role", "user"}, {"content", content}}}}};
     body.update(more);
     return body;

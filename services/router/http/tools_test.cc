@@ -19,7 +19,7 @@ class ToolsTest : public HandlerFixture {
     return {{"type", "function"},
             {"function", {{"name", name}, {"parameters", {{"type", "object"}}}}}};
   }
-  static Json Request(Json more = Json::object()) {
+  static Json Request(const Json& more = Json::object()) {
     Json body = {{"messages", {{{"role", "user"}, {"content", "x"}}}}, {"tools", {Tool("get")}}};
     body.update(more);
     return body;
