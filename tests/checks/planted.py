@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / "tools" / "dev"), str(ROOT / "tools" / "mutants")]
 
 import yaml  # noqa: E402
 from bazel import compiler_flags  # noqa: E402
-from judge import Programs  # noqa: E402
+from judge import Interrupted, Programs  # noqa: E402
 from mutations import planted  # noqa: E402
 from tally import Tally, say  # noqa: E402
 from workshop import SIMULATION, Bench, BuildError, Workshop, alone, bazel_in  # noqa: E402
@@ -114,6 +114,9 @@ def main():
     except BuildError as error:
         print(error)
         tally.fail("the simulation without a bug")
+    except (KeyboardInterrupt, Interrupted):
+        print("interrupted", file=sys.stderr)
+        return 130
     return tally.finish()
 
 

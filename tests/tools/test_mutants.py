@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
-sys.path[:0] = [str(TOOLS / "dev"), str(TOOLS / "mutants")]
+sys.path[:0] = [str(TOOLS / "dev"), str(TOOLS / "mutants"), str(TOOLS.parent / "tests" / "checks")]
 
+import planted as check  # noqa: E402
 import report  # noqa: E402
 import text  # noqa: E402
 from mutations import Equivalents, Mutation, apply_all, named, order, planted  # noqa: E402
@@ -161,6 +162,29 @@ def test_every_planted_bug_can_be_made():
         for path in {m.path for m in mutations}:
             of_file = sorted((m for m in mutations if m.path == path), key=lambda m: m.begin)
             assert all(one.end <= other.begin for one, other in zip(of_file, of_file[1:])), "patches overlap"
+
+
+@pytest.mark.parametrize("built, code, output, caught, what", [
+    ("ok", 1, "seed 7: two tokens at once\n  storm\n", True, "seed 7: two tokens at once"),
+    ("ok", 0, "3000 seeds, 9 of 9 requests answered\n", False, "3000 seeds keep every promise"),
+    ("ok", -6, "check failed\n", False, "the simulation ended with -6: check failed"),
+    ("ok", 2, "", False, "the simulation ended with 2: no output"),
+    ("equivalent", 1, "seed 7: x\n", False, "the patch changes nothing"),
+    ("refused", 1, "seed 7: x\n", False, "the patch does not compile")])
+def test_only_a_broken_promise_catches_a_planted_bug(built, code, output, caught, what):
+    class Fake:
+        def build(self, *mutations):
+            assert mutations == ("mutation",)
+            return built
+
+        def program(self, label):
+            return label, "folder"
+
+        def run(self, program, library, arguments, _):
+            assert (program, library) == ("//tests/sim:sim", "folder") and arguments == ["--seed=1", "--seeds=3000"]
+            return code, output
+
+    assert check.catch(Fake(), Fake(), ["mutation"]) == (caught, what)
 
 
 def test_parentheses_close_after_strings_and_separators():
