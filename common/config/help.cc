@@ -1,5 +1,8 @@
 // What the table says to people: --help, `baton validate` and docs/options.md.
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -77,14 +80,24 @@ std::string ForeignMarkdown() {
       "refused.\n"
       "Variables named `SGLANG_`, `SGL_` or `VLLM_` that are set and not read are named at the "
       "start.\n\n"
-      "| Flag | Here | Why, or what to use |\n|---|---|---|\n";
+      "| Flags | Here | Why, or what to use |\n|---|---|---|\n";
+  std::vector<std::pair<std::string, std::string>> rows;  // What is said of flags, and the flags.
   for (const ForeignFlag& flag : ForeignFlags()) {
     const bool means = flag.fate == ForeignFlag::Fate::kMeans;
     const std::string why = means                  ? ""
                             : flag.text == nullptr ? "Baton has nothing like it"
                                                    : flag.text;
-    absl::StrAppend(&text, "| `--", flag.name, "` | ", ForeignFateText(flag), " | ", why, " |\n");
+    const std::string said = absl::StrCat(ForeignFateText(flag), " | ", why);
+    const auto same = std::find_if(rows.begin(), rows.end(),
+                                   [&said](const auto& row) { return row.first == said; });
+    const std::string name = absl::StrCat("`--", flag.name, "`");
+    if (same != rows.end()) {
+      absl::StrAppend(&same->second, ", ", name);
+    } else {
+      rows.emplace_back(said, name);
+    }
   }
+  for (const auto& [said, flags] : rows) absl::StrAppend(&text, "| ", flags, " | ", said, " |\n");
   return text;
 }
 
