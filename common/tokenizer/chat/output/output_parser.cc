@@ -7,6 +7,7 @@ namespace baton::chat {
 namespace {
 
 constexpr size_t kMaxLeadBytes = 1024;   // White space before a call that needs no mark.
+constexpr size_t kSliceBytes = 4096;     // What is looked at together.
 constexpr size_t kMaxHeaderBytes = 512;  // Mistral's name before the arguments.
 
 // How much of the end of `text` may be the beginning of `mark`.
@@ -62,9 +63,16 @@ OutputParser::Lead OutputParser::LeadOfContent(bool reasoning) const {
 }
 
 std::vector<OutputPiece> OutputParser::Append(std::string_view text) {
-  pending_ += text;
-  Run();
+  Feed(text);
   return std::exchange(out_, {});
+}
+
+// In slices, so that work is linear however many marks there are.
+void OutputParser::Feed(std::string_view text) {
+  for (size_t at = 0; at < text.size(); at += kSliceBytes) {
+    pending_ += text.substr(at, kSliceBytes);
+    Run();
+  }
 }
 
 void OutputParser::Run() {
@@ -103,7 +111,7 @@ bool OutputParser::StepLead() {
     return true;
   }
   if (lead_.reasoning && reasoning_.begin.starts_with(rest)) return false;
-  if (lead_.value && (rest.front() == '{' || rest.front() == '[')) {
+  if (lead_.value && !only_marked_ && (rest.front() == '{' || rest.front() == '[')) {
     if (!lead_.after_call) Say(OutputPiece::Kind::kContent, pending_.substr(0, at));
     pending_.erase(0, at);
     BeginCall("");
@@ -255,7 +263,7 @@ void OutputParser::EndCall(size_t length, size_t end) {
   const size_t more = calls.has_value() ? calls->size() : 0;
   if (more == 0 || calls_ + more > OutputOptions::kMaxCalls) {
     if (marked) return GiveBack(length + end);
-    // JSON for which nobody asked is an answer, unless it speaks of a function.
+    // Without a mark this is content; it is malformed only if it calls a function that is unknown.
     if (ParseCalls(options_->tools, body, options_->offered, false).has_value()) ++malformed_;
     return LookAgain();
   }
@@ -285,10 +293,18 @@ void OutputParser::GiveBack(size_t length) {
   state_ = State::kText;
 }
 
-void OutputParser::LookAgain() { state_ = State::kText; }
+void OutputParser::LookAgain() {
+  only_marked_ = true;  // Also so that no text is looked at a third time.
+  state_ = State::kText;
+  const std::string again = std::exchange(pending_, {});
+  Feed(again);
+}
 
 std::vector<OutputPiece> OutputParser::Finish() {
-  Run();
+  if (state_ == State::kBody && begun_by_.empty()) {
+    malformed_ += is_plausible_ ? 1 : 0;
+    LookAgain();
+  }
   if (state_ == State::kLead) state_ = lead_.otherwise;
   if (state_ == State::kBody) {
     // The mark at the end may be missing: it is often a token that ends the text as well.
@@ -296,16 +312,12 @@ std::vector<OutputPiece> OutputParser::Finish() {
                        ParseCalls(options_->tools, pending_, options_->offered, false).has_value();
     if (whole) {
       EndCall(pending_.size(), 0);
-    } else if (begun_by_.empty()) {
-      malformed_ += is_plausible_ ? 1 : 0;
-      LookAgain();
     } else {
       GiveBack(pending_.size());
     }
-    Run();
   }
   const bool inside = state_ == State::kReasoning;
-  Say(inside ? OutputPiece::Kind::kReasoning : OutputPiece::Kind::kContent, pending_);
+  Say(inside ? OutputPiece::Kind::kReasoning : OutputPiece::Kind::kContent, WithoutMarks(pending_));
   pending_.clear();
   if (!fresh_ && !spaces_.empty()) {
     fresh_ = true;

@@ -70,6 +70,7 @@ class OutputParser {
   };
 
   void AddMarks();
+  void Feed(std::string_view text);
   void Run();
   bool Step();  // False: needs more text.
   bool StepLead();
@@ -104,6 +105,7 @@ class OutputParser {
   // In a body:
   std::string_view begun_by_;  // The mark; empty: none.
   bool is_plausible_ = false;
+  bool only_marked_ = false;  // What looked like a call without mark was none.
   std::optional<ValueScanner> scanner_;
 
   bool fresh_ = false;  // Nothing has been said since a mark.

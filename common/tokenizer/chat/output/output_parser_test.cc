@@ -324,6 +324,17 @@ TEST(OutputParserTest, TheLengthOfACallAndTheirNumberAreBounded) {
   EXPECT_EQ(end["malformed"], 2);
 }
 
+// Quadratic work on these would take minutes.
+TEST(OutputParserTest, ManyMarksInOneText) {
+  std::string marks;
+  while (marks.size() < OutputOptions::kMaxCallBytes) marks += "<|tool_calls_section_end|>{";
+  EXPECT_EQ(Answer(AllSpecial(With(ToolFormat::kKimi))).Add(marks).End()["malformed"], 0);
+  std::string calls = "{\"name\": \"";
+  while (calls.size() < OutputOptions::kMaxCallBytes) calls += "<|python_tag|>{}{\"name\": \"";
+  const OutputOptions llama = AllSpecial(With(ToolFormat::kLlama3));
+  EXPECT_GT(Answer(llama).Add(calls).End()["malformed"], 1000);
+}
+
 TEST(OutputParserTest, ALimitDoesNotCutACharacter) {
   std::string text = "<tool_call>x";
   while (text.size() < OutputOptions::kMaxCallBytes + 100) text += "ü";
