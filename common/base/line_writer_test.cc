@@ -1,5 +1,3 @@
-#include "common/base/line_writer.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/output_queue.h"
 
 namespace baton {
 namespace {

@@ -1,10 +1,15 @@
+#include "common/base/log.h"
+
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/log_event.h"
+#include "absl/strings/str_format.h"
 
 namespace baton {
 namespace {
@@ -82,4 +87,128 @@ namespace internal {
 LogMessage::~LogMessage() { LogEvent(level_, message_.str(), {}); }
 
 }  // namespace internal
+
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD.
+
+bool IsControl(unsigned char c) { return c < 0x20 || c == 0x7f; }
+
+// The length of the valid UTF-8 character that begins at `text`, or 0: shortest forms only, no
+// surrogates, nothing beyond U+10FFFF.
+size_t CharacterBytes(std::string_view text) {
+  const auto byte = [&text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const unsigned char second = byte(1);
+  if (first == 0xe0 && second < 0xa0) return 0;
+  if (first == 0xed && second > 0x9f) return 0;
+  if (first == 0xf0 && second < 0x90) return 0;
+  if (first == 0xf4 && second > 0x8f) return 0;
+  return length;
+}
+
+void AppendEscaped(std::string& out, unsigned char c, bool json) {
+  switch (c) {
+    case '\n':
+      out += "\\n";
+      return;
+    case '\r':
+      out += "\\r";
+      return;
+    case '\t':
+      out += "\\t";
+      return;
+    default:
+      out += json ? absl::StrFormat("\\u%04x", c) : absl::StrFormat("\\x%02x", c);
+  }
+}
+
+void AppendText(std::string& out, std::string_view text) {
+  for (const char c : text) {
+    if (IsControl(static_cast<unsigned char>(c))) {
+      AppendEscaped(out, static_cast<unsigned char>(c), /*json=*/false);
+    } else {
+      out += c;
+    }
+  }
+}
+
+// Quoted unless it is one word that cannot be taken for more.
+void AppendTextValue(std::string& out, std::string_view value) {
+  const bool word = !value.empty() && value.find_first_of(" \"=") == std::string_view::npos;
+  if (word) return AppendText(out, value);
+  out += '"';
+  for (const char c : value) {
+    if (c == '"') out += '\\';
+    AppendText(out, std::string_view(&c, 1));
+  }
+  out += '"';
+}
+
+void AppendJsonString(std::string& out, std::string_view text) {
+  out += '"';
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const char c = text[0];
+    if (bytes == 0) {
+      out += kReplacement;
+    } else if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (IsControl(static_cast<unsigned char>(c))) {
+      AppendEscaped(out, static_cast<unsigned char>(c), /*json=*/true);
+    } else {
+      out += text.substr(0, bytes);
+    }
+    text.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  out += '"';
+}
+
+std::string Number(double value) { return absl::StrFormat("%.6g", value); }
+
+}  // namespace
+
+std::string TextRecord(std::string_view message, std::initializer_list<LogField> fields) {
+  std::string out;
+  AppendText(out, message);
+  for (const LogField& field : fields) {
+    out += ' ';
+    out += field.name;
+    out += '=';
+    if (const auto* number = std::get_if<int64_t>(&field.value)) {
+      absl::StrAppend(&out, *number);
+    } else if (const auto* real = std::get_if<double>(&field.value)) {
+      out += std::isfinite(*real) ? Number(*real) : "-";
+    } else {
+      AppendTextValue(out, std::get<std::string_view>(field.value));
+    }
+  }
+  return out;
+}
+
+std::string JsonRecord(std::string_view message, std::initializer_list<LogField> fields) {
+  std::string out = "\"message\":";
+  AppendJsonString(out, message);
+  for (const LogField& field : fields) {
+    out += ',';
+    AppendJsonString(out, field.name);
+    out += ':';
+    if (const auto* number = std::get_if<int64_t>(&field.value)) {
+      absl::StrAppend(&out, *number);
+    } else if (const auto* real = std::get_if<double>(&field.value)) {
+      out += std::isfinite(*real) ? Number(*real) : "null";
+    } else {
+      AppendJsonString(out, std::get<std::string_view>(field.value));
+    }
+  }
+  return out;
+}
+
 }  // namespace baton

@@ -4,13 +4,31 @@
 #ifndef COMMON_BASE_LOG_H_
 #define COMMON_BASE_LOG_H_
 
+#include <cstdint>
+#include <initializer_list>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "absl/status/status.h"
 
 namespace baton {
+
+// How one log record reads, as text and as a JSON object; pure, so that escaping is tested without
+// a logger. Messages and values may hold anything that a client or a peer sent.
+struct LogField {
+  std::string_view name;  // [a-z0-9_]+
+  std::variant<int64_t, double, std::string_view> value;
+};
+
+// `message name=value name="a value with spaces"`: one line, whatever stands in it; control
+// characters are shown as \n, \t or \x1b, infinities and NaN as "-".
+std::string TextRecord(std::string_view message, std::initializer_list<LogField> fields);
+
+// `"message":"...","name":value`: the members of a JSON object, without its braces. What is no
+// UTF-8 becomes U+FFFD; infinities and NaN become null.
+std::string JsonRecord(std::string_view message, std::initializer_list<LogField> fields);
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
@@ -49,5 +67,23 @@ struct LogVoidify {
       ? (void)0                                  \
       : ::baton::internal::LogVoidify() &        \
             ::baton::internal::LogMessage(::baton::LogLevel::level).stream()
+
+namespace baton {
+
+// Log records with named values, for what is to be found and summed, and the choice of their
+// format:
+//   2026-11-20 18:02:03.123 I router request id=req-1 tokens_in=40
+// or, for programs,
+//   {"time":"2026-11-20T18:02:03.123+00:00","level":"info","process":"router",
+//    "message":"request","id":"req-1","tokens_in":40}
+// What is for eyes alone goes by LOG (log.h), whose lines follow the format too.
+
+// "text" (the default) or "json". Call before InitLogging.
+absl::Status SetLogFormat(std::string_view format);
+
+// Any thread.
+void LogEvent(LogLevel level, std::string_view message, std::initializer_list<LogField> fields);
+
+}  // namespace baton
 
 #endif  // COMMON_BASE_LOG_H_

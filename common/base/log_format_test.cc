@@ -1,8 +1,8 @@
-#include "common/base/log_format.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
+
+#include "common/base/log.h"
 
 namespace baton {
 namespace {

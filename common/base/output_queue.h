@@ -4,12 +4,47 @@
 #ifndef COMMON_BASE_OUTPUT_QUEUE_H_
 #define COMMON_BASE_OUTPUT_QUEUE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
 
 #include "absl/status/status.h"
-#include "common/base/line_writer.h"
 
 namespace baton {
+
+// Lines on their way to a descriptor that may be slow, stuck or gone: a pipe that is not read, a
+// terminal that is paused, a full disk. Who has a line to write never waits for it. Lines stand in
+// a bounded queue until a thread has written them; what finds no room, or cannot be written, is
+// dropped and counted, and once lines go through again one of them says how many are missing.
+//
+// Rejected: a descriptor that does not block. The flag belongs to the open file, which other
+// processes share, and a disk ignores it.
+class LineWriter {
+ public:
+  // The line, with its newline, that stands in the place of `lines` that were dropped.
+  using DroppedText = std::function<std::string(uint64_t lines)>;
+  static constexpr size_t kQueueBytes = size_t{4} << 20;
+
+  // Writes to a duplicate of `fd`. `dropped_text` is called on the writer's thread.
+  LineWriter(int fd, DroppedText dropped_text, size_t queue_bytes = kQueueBytes);
+  // Lets go of what is not written: see AtRest. The thread ends with the write that it is in, which
+  // may be never.
+  ~LineWriter();
+  LineWriter(const LineWriter&) = delete;
+  LineWriter& operator=(const LineWriter&) = delete;
+
+  // Any thread; never waits. `line` ends with a newline.
+  void Write(std::string line);
+  // Whether all lines so far are written or dropped. Any thread, and signal handlers.
+  bool AtRest() const;
+  uint64_t dropped_total() const;  // Likewise.
+
+ private:
+  struct State;
+  const std::shared_ptr<State> state_;  // The thread has the other reference.
+};
 
 // Once, before there are threads. What stands in the queue when abort is called still comes out,
 // for kOutputFlushMs at most; of a process that is killed the last lines may be lost.

@@ -1,11 +1,11 @@
-#include "common/base/replace_file.h"
-
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+
+#include "common/base/files.h"
 
 namespace baton {
 namespace {

@@ -1,7 +1,13 @@
 #include "common/base/status.h"
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace baton {
 namespace {
@@ -55,6 +61,66 @@ absl::Status Annotate(absl::Status status, std::string_view context) {
     annotated.SetPayload(url, payload);
   });
   return annotated;
+}
+
+std::string DescribeStatus(const absl::Status& status) {
+  if (status.ok()) return "OK";
+  std::string text = absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
+  const auto named = [&status](const std::string& what) {
+    return what.empty() || absl::StrContains(status.message(), what);
+  };
+  const std::string leg = LegOf(status).value_or("");
+  const std::string instance = InstanceOf(status).value_or("");
+  std::vector<std::string> more;
+  if (!named(leg)) more.push_back(leg + " leg");
+  if (!named(instance)) more.push_back(instance);
+  if (!more.empty()) absl::StrAppend(&text, " (", absl::StrJoin(more, ", "), ")");
+  return text;
+}
+
+namespace {
+
+constexpr char kDrainPayload[] = "baton.dev/drain";  // Milliseconds, in decimal.
+
+}  // namespace
+
+absl::Status EndedByDrain(absl::Status status, int64_t retry_after_ms) {
+  if (!status.ok()) status.SetPayload(kDrainPayload, absl::Cord(absl::StrCat(retry_after_ms)));
+  return status;
+}
+
+bool IsEndedByDrain(const absl::Status& status) { return RetryAfterMsOf(status) > 0; }
+
+int64_t RetryAfterMsOf(const absl::Status& status) {
+  int64_t retry_after_ms = 0;
+  const auto payload = status.GetPayload(kDrainPayload);
+  const bool read = payload.has_value() && absl::SimpleAtoi(std::string(*payload), &retry_after_ms);
+  return read ? retry_after_ms : 0;
+}
+
+namespace {
+
+constexpr char kOverloadPayload[] = "baton.dev/overload";  // Milliseconds, in decimal.
+
+int64_t HintMsOf(const absl::Status& status) {
+  int64_t retry_after_ms = 0;
+  const auto payload = status.GetPayload(kOverloadPayload);
+  const bool read = payload.has_value() && absl::SimpleAtoi(std::string(*payload), &retry_after_ms);
+  return read ? retry_after_ms : 0;
+}
+
+}  // namespace
+
+absl::Status Overloaded(absl::Status status, int64_t retry_after_ms) {
+  if (!status.ok()) status.SetPayload(kOverloadPayload, absl::Cord(absl::StrCat(retry_after_ms)));
+  return status;
+}
+
+bool IsOverloaded(const absl::Status& status) { return HintMsOf(status) > 0; }
+
+int64_t RetryHintMsOf(const absl::Status& status) {
+  const int64_t overload_ms = HintMsOf(status);
+  return overload_ms > 0 ? overload_ms : RetryAfterMsOf(status);
 }
 
 }  // namespace baton

@@ -1,5 +1,3 @@
-#include "common/base/status_text.h"
-
 #include <gtest/gtest.h>
 
 #include "common/base/status.h"

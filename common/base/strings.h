@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -33,6 +34,12 @@ template <typename... Parts>
 std::string Concat(const Parts&... parts) {
   return absl::StrCat(internal::ForAbsl(parts)...);
 }
+
+// Which known word a mistyped one may have been meant to be.
+
+// " (did you mean 'page_size'?)" if a candidate resembles `word`, else "". Any thread; the work
+// grows with the product of the words' lengths, so bound what comes from outside.
+std::string DidYouMean(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace baton
 

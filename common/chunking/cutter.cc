@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/chunking/rounding.h"
-
 namespace baton {
 
 Cutter::Cutter(const PromptShape& prompt, const std::vector<StageCost>& stages, int max_tokens)

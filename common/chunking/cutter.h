@@ -3,6 +3,7 @@
 #define COMMON_CHUNKING_CUTTER_H_
 
 #include <climits>
+#include <cmath>
 #include <vector>
 
 #include "common/chunking/chunk_plan.h"
@@ -49,6 +50,22 @@ class Cutter {
   const int max_tokens_;
   std::vector<StageCost> stages_;
 };
+
+// Arithmetic that the rules share.
+
+// The positive root of a x^2 + b x = rest, for a, b >= 0, not both zero; 0 if there is none. It
+// uses the form that avoids cancellation when `a` is small.
+inline double PositiveRoot(double a, double b, double rest) {
+  if (rest <= 0) return 0;
+  return 2 * rest / (b + std::sqrt(b * b + 4 * a * rest));
+}
+
+// Rounds down to whole units, limited to what an int holds.
+inline int AlignDown(double tokens, int unit) {
+  const double units = std::floor(tokens / unit);
+  return units >= static_cast<double>(INT_MAX / unit) ? INT_MAX / unit * unit
+                                                      : static_cast<int>(units) * unit;
+}
 
 }  // namespace baton
 

@@ -1,6 +1,7 @@
 #include "common/chunking/stage_cost.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -63,6 +64,16 @@ double SlowestMicros(const std::vector<StageCost>& stages, int prefix_length, in
     slowest_us = std::max(slowest_us, stage.Micros(prefix_length, tokens));
   }
   return slowest_us;
+}
+
+void ReadStageCost(JsonSection& section, std::optional<double> otherwise, StageCost& cost) {
+  section.Number("overhead_us", 0, kMaxCostMicros, otherwise, cost.overhead_us);
+  section.Number("prefix_us", 0, kMaxCostMicros, otherwise, cost.prefix_us);
+  section.Number("token_us", 0, kMaxCostMicros, std::nullopt, cost.token_us);
+  section.Number("attention_us", 0, kMaxCostMicros, otherwise, cost.attention_us);
+  if (const absl::Status status = cost.Check(); !status.ok()) {
+    section.Fail("token_us", std::string(status.message()));
+  }
 }
 
 }  // namespace baton

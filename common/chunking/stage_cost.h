@@ -3,9 +3,11 @@
 #define COMMON_CHUNKING_STAGE_COST_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/json/json_section.h"
 
 namespace baton {
 
@@ -50,6 +52,13 @@ struct StageCost {
 
 // The time of the slowest stage. `stages` is not empty.
 double SlowestMicros(const std::vector<StageCost>& stages, int prefix_length, int tokens);
+
+// StageCost in files; its fields are named as StageCost's.
+
+// Reads all fields except floor_tokens. "token_us" is required. Other missing fields are
+// `otherwise`; with nullopt they are required too. The section fails if the cost does not pass
+// Check.
+void ReadStageCost(JsonSection& section, std::optional<double> otherwise, StageCost& cost);
 
 }  // namespace baton
 

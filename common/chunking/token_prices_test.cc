@@ -1,6 +1,6 @@
-#include "common/chunking/token_prices.h"
-
 #include <gtest/gtest.h>
+
+#include "common/chunking/chunk_plan.h"
 
 namespace baton {
 namespace {

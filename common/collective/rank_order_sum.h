@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "common/types/element_type.h"
+#include "common/types/kv_layout.h"
 
 namespace baton {
 

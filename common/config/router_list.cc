@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/net/addresses.h"
 #include "common/net/host.h"
 
 namespace baton::config {

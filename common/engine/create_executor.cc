@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/engine/executors/threaded_executor.h"
-#include "common/engine/guard.h"
 #include "common/engine/native/cpu_stage_model.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/timed/timed_stage_model.h"

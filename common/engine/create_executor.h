@@ -7,7 +7,6 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/executor.h"
-#include "common/engine/executor_options.h"
 #include "common/engine/stage_model.h"
 
 namespace baton {

@@ -16,7 +16,7 @@
 #include "common/base/check.h"
 #include "common/base/random.h"
 #include "common/engine/create_executor.h"
-#include "common/engine/executors/row_sampler.h"
+#include "common/engine/executors/threaded_executor.h"
 #include "common/engine/kernels/kernels.h"
 #include "common/engine/sampling/sampler.h"
 #include "common/engine/stage_model.h"

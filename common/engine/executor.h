@@ -23,8 +23,8 @@
 #include "common/engine/kv_memory.h"
 #include "common/engine/sampling/sampling_params.h"
 #include "common/model/model_config.h"
+#include "common/types/instance.h"
 #include "common/types/sampled_token.h"
-#include "common/types/tensor_rank.h"
 
 namespace baton {
 

@@ -17,9 +17,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/device/memory.h"
-#include "common/types/element_type.h"
+#include "common/types/instance.h"
 #include "common/types/kv_layout.h"
-#include "common/types/tensor_rank.h"
 
 namespace baton {
 

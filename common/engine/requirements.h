@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "common/model/model_config.h"
-#include "common/types/element_type.h"
 #include "common/types/kv_layout.h"
 
 namespace baton {

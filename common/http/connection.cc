@@ -14,7 +14,6 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
-#include "common/http/exchange.h"
 
 namespace baton {
 namespace {

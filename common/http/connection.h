@@ -6,6 +6,7 @@
 #ifndef COMMON_HTTP_CONNECTION_H_
 #define COMMON_HTTP_CONNECTION_H_
 
+#include <atomic>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstddef>
@@ -15,10 +16,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/http/answer_format.h"
-#include "common/http/body_budget.h"
+#include "common/http/http_handler.h"
 #include "common/http/request_reader.h"
 #include "common/http/server_context.h"
 #include "common/tls/tls_session.h"
@@ -133,6 +135,41 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool write_under_way_ = false;
   bool sending_watched_ = false;
   int64_t write_begun_us_ = 0;
+};
+
+// The handle that a handler answers one request by. It knows its request's number, so that a late
+// call can't touch the connection's next one, and answers by itself if it is let go unanswered.
+class Exchange : public HttpExchange {
+ public:
+  Exchange(std::shared_ptr<Connection> connection, uint64_t number)
+      : connection_(std::move(connection)), number_(number) {}
+  ~Exchange() override { connection_->Abandon(number_); }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  void Respond(HttpResponse response) override {
+    connection_->Respond(number_, std::move(response));
+  }
+  void ExpectEvents(EventTimes times) override { connection_->ExpectEvents(number_, times); }
+  void BeginEvents() override { connection_->BeginEvents(number_); }
+  void SendEvent(std::string data) override { connection_->SendEvent(number_, std::move(data)); }
+  void EndEvents() override { connection_->EndEvents(number_, /*complete=*/true); }
+  void RespondOrEnd(HttpResponse response, std::vector<std::string> events) override {
+    connection_->RespondOrEnd(number_, std::move(response), std::move(events));
+  }
+  void AbortEvents() override { connection_->EndEvents(number_, /*complete=*/false); }
+  void OnDisconnect(std::function<void()> gone) override {
+    connection_->OnDisconnect(number_, std::move(gone));
+  }
+
+  // The client left while the request waited for a worker: it need not be handled.
+  bool gone() const { return gone_.load(std::memory_order_relaxed); }
+  void set_gone() { gone_.store(true, std::memory_order_relaxed); }
+
+ private:
+  const std::shared_ptr<Connection> connection_;
+  const uint64_t number_;
+  std::atomic<bool> gone_{false};
 };
 
 }  // namespace baton

@@ -6,7 +6,6 @@
 
 #include "common/base/clock.h"
 #include "common/http/connection.h"
-#include "common/http/exchange.h"
 
 namespace baton {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/http/body_budget.h"
 #include "common/http/http_server.h"
+#include "common/http/server_context.h"
 #include "common/http/testing/raw_client.h"
 #include "common/http/testing/test_server.h"
 

@@ -4,17 +4,55 @@
 #ifndef COMMON_HTTP_REQUEST_READER_H_
 #define COMMON_HTTP_REQUEST_READER_H_
 
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/message.hpp>
 #include <boost/beast/http/parser.hpp>
+#include <boost/optional.hpp>
+#include <boost/system/error_code.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "common/http/http_handler.h"
-#include "common/http/request_body.h"
 
 namespace baton {
+
+// A request's body as one string that grows as bytes come (Beast's concept Body). Beast's own
+// string_body reserves what the header announces: a thousand clients that announce 16 MiB and send
+// nothing would take 16 GiB of address space.
+struct RequestBody {
+  using value_type = std::string;
+
+  class reader {  // Beast looks for these names.
+   public:
+    template <bool is_request, class Fields>
+    reader(boost::beast::http::header<is_request, Fields>& /*header*/, value_type& body)
+        : body_(body) {}
+
+    void init(const boost::optional<std::uint64_t>& /*length*/, boost::system::error_code& error) {
+      error = {};
+    }
+
+    template <class Buffers>
+    size_t put(const Buffers& buffers, boost::system::error_code& error) {
+      const size_t before = body_.size();
+      for (const auto buffer : boost::beast::buffers_range_ref(buffers)) {
+        body_.append(static_cast<const char*>(buffer.data()), buffer.size());
+      }
+      error = {};
+      return body_.size() - before;
+    }
+
+    void finish(boost::system::error_code& error) { error = {}; }
+
+   private:
+    value_type& body_;
+  };
+};
 
 // Why a request is refused before anybody has seen it. The connection ends with the answer, since
 // where the next request would begin is unknown.
@@ -77,6 +115,18 @@ class RequestReader {
   HttpRequest request_;
   HttpRefusal refusal_;
 };
+
+// The target of a request line (RFC 9112, 3.2): origin form, absolute form, and OPTIONS' asterisk.
+struct RequestTarget {
+  std::string path;   // Percent-decoded; "*" for OPTIONS of the whole server.
+  std::string query;  // Undecoded, without the '?'.
+};
+
+// nullopt for anything else: no path, a fragment, a broken or NUL escape.
+std::optional<RequestTarget> ParseRequestTarget(std::string_view target, std::string_view method);
+
+// Whether `text` may stand in a Host header: a name or address and perhaps a port. Empty is one.
+bool IsAuthority(std::string_view text);
 
 }  // namespace baton
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <memory>
 
-#include "common/http/body_budget.h"
+#include "common/http/server_context.h"
 
 namespace baton {
 namespace {

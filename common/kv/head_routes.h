@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/types/instance.h"
 #include "common/types/kv_layout.h"
-#include "common/types/tensor_rank.h"
 #include "common/types/ticket.h"
 
 namespace baton {

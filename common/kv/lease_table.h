@@ -32,7 +32,6 @@
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "common/types/sampled_token.h"
-#include "common/types/tensor_rank.h"
 #include "common/types/ticket.h"
 
 namespace baton {

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
-#include "common/types/model_fingerprint.h"
+#include "common/types/kv_layout.h"
 
 namespace baton {
 

@@ -12,7 +12,6 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/model/families/family.h"
-#include "common/model/float_formats.h"
 #include "common/model/model_config.h"
 #include "common/model/weight_names.h"
 #include "nlohmann/json.hpp"

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
-#include "common/types/tensor_rank.h"
+#include "common/types/instance.h"
 
 namespace baton {
 

@@ -12,7 +12,7 @@
 #include "common/model/model_config.h"
 #include "common/model/model_shard.h"
 #include "common/model/safetensors.h"
-#include "common/types/tensor_rank.h"
+#include "common/types/instance.h"
 
 namespace baton {
 

@@ -1,8 +1,8 @@
-#include "common/net/addresses.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
+
+#include "common/net/host.h"
 
 namespace baton::net {
 namespace {

@@ -1,5 +1,3 @@
-#include "common/net/check_listen.h"
-
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -10,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/net/host.h"
 
 namespace baton::net {
 namespace {

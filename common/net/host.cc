@@ -7,13 +7,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace baton::net {
@@ -217,6 +221,93 @@ std::string DeviceOf(const std::string& address) {
     if (Numeric(own) == wanted) return entry->ifa_name;
   }
   return "";
+}
+
+namespace {
+
+using Found = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// Null, and `error`, if there is none.
+Found Lookup(const std::string& host, int flags, int& error) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* found = nullptr;
+  error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  return {found, &freeaddrinfo};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> SplitHostPorts(absl::string_view text) {
+  std::vector<std::string> parts;
+  if (absl::StripAsciiWhitespace(text).empty()) return parts;
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    part = absl::StripAsciiWhitespace(part);
+    if (const auto split = SplitHostPort(part); !split.ok()) return split.status();
+    parts.emplace_back(part);
+  }
+  return parts;
+}
+
+absl::StatusOr<std::vector<std::string>> NumericAddresses(const std::string& host_port) {
+  const auto split = SplitHostPort(host_port);
+  if (!split.ok()) return split.status();
+  int error = 0;
+  const Found found = Lookup(split->first, 0, error);
+  if (found == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("'", split->first, "' is not resolved: ", gai_strerror(error)));
+  }
+  std::set<std::string> numeric;
+  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
+    char text[NI_MAXHOST] = {};
+    error = getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof(text), nullptr, 0,
+                        NI_NUMERICHOST);
+    if (error == 0) numeric.insert(JoinHostPort(text, split->second));
+  }
+  return std::vector<std::string>(numeric.begin(), numeric.end());
+}
+
+bool IsNumericHostPort(const std::string& host_port) {
+  const auto split = SplitHostPort(host_port);
+  int error = 0;
+  return split.ok() && Lookup(split->first, AI_NUMERICHOST, error) != nullptr;
+}
+
+namespace {
+
+// As servers do it: what a former one has left behind is not in the way, and :: takes IPv4 too.
+bool Listens(int fd, const addrinfo& where) {
+  const int on = 1;
+  const int off = 0;
+  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) return false;
+  if (where.ai_family == AF_INET6) {
+    (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  return bind(fd, where.ai_addr, where.ai_addrlen) == 0 && listen(fd, 1) == 0;
+}
+
+}  // namespace
+
+absl::Status CheckListen(const std::string& address, int port) {
+  const std::string shown = JoinHostPort(address, port);
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", shown, ": that is no numeric address and port"));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool listens = fd >= 0 && Listens(fd, *found);
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (listens) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen on ", shown, ": ", std::strerror(error)));
 }
 
 }  // namespace baton::net

@@ -6,7 +6,9 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -44,6 +46,26 @@ bool CanListen(const std::string& address, int port);
 
 // The network device that has `address`; empty if none does.
 std::string DeviceOf(const std::string& address);
+
+// Lists of HOST:PORT, and every address that a name stands for. Lookups may wait for DNS: not for
+// threads that serve. Any thread.
+
+// "a:1, b:2" as its parts, each HOST:PORT (host.h); none for an empty text.
+absl::StatusOr<std::vector<std::string>> SplitHostPorts(absl::string_view text);
+
+// Every address that HOST:PORT stands for, as numeric HOST:PORT, each once, sorted. InvalidArgument
+// if it isn't of this form; Unavailable if the name is not resolved, which may be DNS's fault.
+absl::StatusOr<std::vector<std::string>> NumericAddresses(const std::string& host_port);
+
+// Whether the host of HOST:PORT is an address and no name.
+bool IsNumericHostPort(const std::string& host_port);
+
+// Whether a server could listen, before anything else is begun.
+
+// OK if a server could listen on this port of a numeric address now, else UNAVAILABLE with the
+// address and the reason. Who has the same port on an address that covers this one, such as
+// 0.0.0.0, is in the way as well, and so is who would share it (SO_REUSEPORT).
+absl::Status CheckListen(const std::string& address, int port);
 
 }  // namespace baton::net
 

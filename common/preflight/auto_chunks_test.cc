@@ -1,5 +1,3 @@
-#include "common/preflight/auto_chunks.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/preflight/chunk_costs.h"
 #include "common/preflight/preflight_fixture.h"
 
 namespace baton {

@@ -1,6 +1,6 @@
-#include "common/preflight/control_groups.h"
-
 #include <gtest/gtest.h>
+
+#include "common/preflight/machine.h"
 
 namespace baton {
 namespace {

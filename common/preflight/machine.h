@@ -4,9 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace baton {
 
@@ -29,6 +32,34 @@ int64_t SchedulableCores();
 
 // Reads /proc and /sys/fs/cgroup (versions 1 and 2) below `root`; tests set both.
 Machine ReadMachine(const std::string& root = "", int64_t schedulable_cores = SchedulableCores());
+
+// The control groups that this process is in, versions 1 and 2, as /proc and /sys/fs/cgroup show
+// them; what limits memory and CPU in containers and systemd's services.
+
+// Empty if the file is missing.
+std::string ReadText(const std::string& path);
+
+// One group that holds this process, or a group above it. Each limits what is below.
+struct ControlGroup {
+  std::string directory;
+  bool version_2 = false;
+
+  std::string Text(absl::string_view file) const;
+  // The file's first number; none if it is missing or says "max".
+  std::optional<int64_t> Number(absl::string_view file) const;
+};
+
+// All groups, up to the root, whose limits of `controller` ("memory", "cpu") this process is under.
+// A group whose directory does not exist is among them: inside a container the host's path need not
+// exist, and the container's own group is the root.
+std::vector<ControlGroup> ControlGroupsOf(const std::string& root, absl::string_view controller);
+
+// Whole cores that a CPU quota is worth, rounded up, so that no part of it stays unused; at
+// least 1. None if it sets no limit or is invalid.
+std::optional<int64_t> CoresOfQuota(int64_t quota_us, int64_t period_us);
+
+// The same of version 2's cpu.max, such as "150000 100000" or "max 100000".
+std::optional<int64_t> CoresOfCpuMax(absl::string_view text);
 
 }  // namespace baton
 

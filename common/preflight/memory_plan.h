@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "common/config/options.h"
 #include "common/model/model_config.h"
-#include "common/types/element_type.h"
 #include "common/types/kv_layout.h"
 
 namespace baton {

@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "common/model/model_config.h"
 #include "common/preflight/finding.h"
-#include "common/types/element_type.h"
 #include "common/types/kv_layout.h"
 
 namespace baton {
@@ -47,6 +46,14 @@ struct TokenizerFiles {
 // is one.
 TokenizerFiles CheckTokenizer(const std::string& tokenizer_path, const std::string& chat_template,
                               const ModelConfig& config, std::vector<Finding>& findings);
+
+// What to make of tensors in the files that the configuration does not use (README.md has the
+// table of kinds).
+
+// Findings about `names`, tensors beside those of StageWeights(config, all layers): one for each
+// kind, naming the first few. Pure.
+std::vector<Finding> JudgeUnusedTensors(const ModelConfig& config,
+                                        const std::vector<std::string>& names);
 
 }  // namespace baton
 

@@ -20,7 +20,6 @@
 #include "absl/status/status.h"
 #include "common/config/options.h"
 #include "common/model/model_config.h"
-#include "common/preflight/auto_chunks.h"
 #include "common/preflight/chunk_costs.h"
 #include "common/preflight/finding.h"
 #include "common/preflight/machine.h"

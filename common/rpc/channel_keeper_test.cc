@@ -1,5 +1,3 @@
-#include "common/rpc/channel_keeper.h"
-
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -13,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/sync.h"
 #include "common/net/testing/open_sockets.h"
+#include "common/rpc/channel.h"
 
 namespace baton::rpc {
 namespace {

@@ -70,6 +70,14 @@ absl::Status CheckCaller(const grpc::ServerContextBase& context, const PeerIdent
 std::shared_ptr<grpc::ServerCredentials> ClientTls(const std::string& certificate,
                                                    const std::string& key);
 
+// What can be known of a process's own certificate before anybody sees it.
+
+// INVALID_ARGUMENT, naming the option: a file that is not what it should be, a key of another
+// certificate, one whose time is over or that does not name `self`. Whether peers accept its
+// authority only they know.
+absl::Status CheckOwnCertificate(const std::string& certificate, const std::string& key,
+                                 const std::string& authorities, const PeerIdentity& self);
+
 }  // namespace baton::rpc
 
 #endif  // COMMON_RPC_CLUSTER_SECURITY_H_

@@ -4,6 +4,9 @@
 #ifndef COMMON_RPC_CONVERT_H_
 #define COMMON_RPC_CONVERT_H_
 
+#include <google/protobuf/repeated_field.h>
+
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -12,9 +15,10 @@
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "common/types/sampled_token.h"
-#include "common/types/tensor_rank.h"
 #include "common/types/ticket.h"
+#include "proto/baton/v1/cluster.pb.h"
 #include "proto/baton/v1/common.pb.h"
+#include "proto/baton/v1/prefill.pb.h"
 
 namespace baton::rpc {
 
@@ -43,6 +47,27 @@ v1::KvLayout ToProto(const KvLayout& value);
 v1::TokenLogprobs LogprobsToProto(const SampledToken& value);
 // The other way. The id is not checked against a vocabulary.
 SampledToken SampledFromProto(int32_t token_id, const v1::TokenLogprobs& logprobs);
+
+// A worker's fingerprint as it says it at join. What comes the other way is checked against the
+// rest of the worker's description, by the router (services/router/worker_convert.h).
+
+v1::ModelFingerprint ToProto(const ModelFingerprint& value);
+
+// The prompt of a Start, in either of the two forms that it travels in: who reads takes both, who
+// writes the one that its reader knows.
+inline const google::protobuf::RepeatedField<int32_t>& PromptIds(const v1::StartRequest& request) {
+  return request.fixed_prompt_token_ids().empty() ? request.prompt_token_ids()
+                                                  : request.fixed_prompt_token_ids();
+}
+
+// `protocol_version`: the newest that the reader speaks.
+inline void SetPromptIds(const std::vector<int32_t>& ids, uint32_t protocol_version,
+                         v1::StartRequest& request) {
+  auto& field = protocol_version >= kFixedPromptIdsVersion
+                    ? *request.mutable_fixed_prompt_token_ids()
+                    : *request.mutable_prompt_token_ids();
+  field.Assign(ids.begin(), ids.end());
+}
 
 }  // namespace baton::rpc
 

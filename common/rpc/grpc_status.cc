@@ -5,8 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "common/base/drain_status.h"
-#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "proto/baton/v1/common.pb.h"
 #include "proto/baton/v1/rpc_status.pb.h"

@@ -3,7 +3,6 @@
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
-#include "common/rpc/prompt_ids.h"
 
 namespace baton::rpc {
 namespace {

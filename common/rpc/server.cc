@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/net/check_listen.h"
 #include "common/net/host.h"
 #include "proto/grpc/health/v1/health.pb.h"
 

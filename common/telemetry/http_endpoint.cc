@@ -6,7 +6,6 @@
 #include "common/base/status.h"
 #include "common/http/http_routes.h"
 #include "common/http/http_server.h"
-#include "common/telemetry/http_metrics.h"
 #include "common/telemetry/metrics.h"
 
 namespace baton {
@@ -63,5 +62,28 @@ absl::StatusOr<std::unique_ptr<HttpEndpoint>> HttpEndpoint::Start(const HttpEndp
 }
 
 uint16_t HttpEndpoint::port() const { return server_->port(); }
+
+HttpServerObserver CountConnections(Metrics& metrics) {
+  return [&metrics](HttpServerEvent event) {
+    switch (event) {
+      case HttpServerEvent::kOpened:
+        metrics.Add(Metric::kHttpConnectionsOpen, 1);
+        metrics.Increment(Metric::kHttpConnectionsAcceptedTotal);
+        return;
+      case HttpServerEvent::kClosed:
+        metrics.Add(Metric::kHttpConnectionsOpen, -1);
+        return;
+      case HttpServerEvent::kEvicted:
+        metrics.Increment(Metric::kHttpConnectionsEvictedTotal);
+        return;
+      case HttpServerEvent::kRefused:
+        metrics.Increment(Metric::kHttpRefusedTotal, 1, {"connections"});
+        return;
+      case HttpServerEvent::kBodyRefused:
+        metrics.Increment(Metric::kHttpRefusedTotal, 1, {"body_memory"});
+        return;
+    }
+  };
+}
 
 }  // namespace baton

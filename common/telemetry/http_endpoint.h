@@ -12,6 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/http/http_server.h"
+#include "common/telemetry/metrics.h"
 
 namespace baton {
 
@@ -50,6 +52,12 @@ class HttpEndpoint {
   explicit HttpEndpoint(std::unique_ptr<HttpServer> server);
   std::unique_ptr<HttpServer> server_;
 };
+
+// Counts the connections of an HTTP server in the metrics of its process. A file of its own, so
+// that the server knows no metric and the registry no server.
+
+// For HttpServerOptions::observer. `metrics` outlives the server.
+HttpServerObserver CountConnections(Metrics& metrics);
 
 }  // namespace baton
 

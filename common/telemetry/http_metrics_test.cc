@@ -1,5 +1,3 @@
-#include "common/telemetry/http_metrics.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
@@ -7,6 +5,7 @@
 
 #include "common/http/testing/raw_client.h"
 #include "common/http/testing/test_server.h"
+#include "common/telemetry/http_endpoint.h"
 
 namespace baton {
 namespace {

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "common/telemetry/metrics_table.h"
+#include "common/types/drain_counts.h"
 
 namespace baton {
 
@@ -63,6 +64,29 @@ inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charse
 
 // docs/metrics.md.
 std::string MetricsMarkdown();
+
+// The metrics of a drain, from the counts that a core keeps.
+
+// One thread.
+class DrainMetrics {
+ public:
+  void Update(Metrics& metrics, const DrainCounts& counts, bool draining) {
+    const auto advance = [&](const char* cause, int64_t now, int64_t before) {
+      if (now == before) return;
+      metrics.Increment(Metric::kDrainEndedRequestsTotal, static_cast<double>(now - before),
+                        {cause});
+    };
+    advance("refused", counts.refused_total, last_.refused_total);
+    advance("handed_back", counts.handed_back_total, last_.handed_back_total);
+    advance("time_over", counts.time_over_total, last_.time_over_total);
+    advance("worker", counts.worker_total, last_.worker_total);
+    last_ = counts;
+    metrics.Set(Metric::kDraining, draining ? 1 : 0);
+  }
+
+ private:
+  DrainCounts last_;
+};
 
 }  // namespace baton
 

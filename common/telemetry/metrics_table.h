@@ -138,7 +138,7 @@ inline constexpr const char* kWorkerStates[] = {"loading", "ready", "draining", 
 inline constexpr const char* kDrainCauses[] = {"refused", "handed_back", "time_over", "worker",
                                                "other"};
 inline constexpr const char* kHttpRefusals[] = {"connections", "body_memory", "other"};
-// SpanFate of common/tracing/span_fate.h.
+// SpanFate of common/tracing/span.h.
 inline constexpr const char* kSpanFates[] = {"exported", "queue_full", "failed", "other"};
 inline constexpr const char* kVersions[] = {kBatonVersion};
 

@@ -11,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/file_stamp.h"
+#include "common/base/files.h"
 #include "common/base/sync.h"
 
 namespace baton {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/tokenizer/stream/incremental_detokenizer.h"
+#include "common/tokenizer/stream/text_assembler.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/words/unicode.h"
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/tokenizer/bpe/byte_alphabet.h"
+#include "common/tokenizer/bpe/bpe.h"
 
 namespace baton {
 

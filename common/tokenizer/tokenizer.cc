@@ -6,7 +6,7 @@
 
 #include "common/base/status.h"
 #include "common/base/strings.h"
-#include "common/tokenizer/bpe/byte_alphabet.h"
+#include "common/tokenizer/bpe/bpe.h"
 #include "common/tokenizer/tokenizer_json.h"
 #include "common/tokenizer/words/utf8.h"
 

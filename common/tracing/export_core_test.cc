@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "common/tracing/span_queue.h"
+#include "common/tracing/otlp_exporter.h"
 
 namespace baton::tracing {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/base/log.h"
-#include "common/base/status_text.h"
+#include "common/base/status.h"
 
 namespace baton::tracing {
 namespace {

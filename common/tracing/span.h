@@ -3,7 +3,9 @@
 #ifndef COMMON_TRACING_SPAN_H_
 #define COMMON_TRACING_SPAN_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -52,6 +54,28 @@ struct Span {
   bool failed = false;
   std::string error;  // A failed span's error, for people.
 };
+
+// The outcomes of spans; labels of the metric baton_trace_spans_total.
+enum class SpanFate {
+  kExported,
+  kQueueFull,  // The exporter could not keep up.
+  kFailed,     // The collector was unreachable for too long, or refused them.
+};
+
+constexpr const char* FateLabel(SpanFate fate) {
+  switch (fate) {
+    case SpanFate::kExported:
+      return "exported";
+    case SpanFate::kQueueFull:
+      return "queue_full";
+    case SpanFate::kFailed:
+      return "failed";
+  }
+  return "other";
+}
+
+// Any thread; must not block.
+using CountSpans = std::function<void(SpanFate fate, size_t spans)>;
 
 }  // namespace baton::tracing
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/tracing/span_fate.h"
+#include "common/tracing/span.h"
 #include "common/tracing/tracer.h"
 #include "proto/baton/v1/config.pb.h"
 

@@ -3,7 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include "common/base/clock.h"
-#include "common/tracing/span_queue.h"
+#include "common/tracing/otlp_exporter.h"
 #include "common/tracing/tracer.h"
 
 namespace baton::tracing {

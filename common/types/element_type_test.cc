@@ -1,6 +1,6 @@
-#include "common/types/element_type.h"
-
 #include <gtest/gtest.h>
+
+#include "common/types/kv_layout.h"
 
 namespace baton {
 namespace {

@@ -5,7 +5,10 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
+#include <string_view>
 
 namespace baton {
 
@@ -62,6 +65,44 @@ struct KvLayout {
   }
   int PagesFor(int tokens) const { return (tokens + page_size - 1) / page_size; }
   auto operator<=>(const KvLayout&) const = default;
+};
+
+// How numbers lie in memory and on the wire: weights, keys and values, activations. Not how they
+// are computed with, which is the executor's matter.
+enum class ElementType : uint8_t {
+  kFloat32,
+  kBFloat16,  // The upper half of a float32: widening it is exact.
+};
+
+inline constexpr ElementType kElementTypes[] = {ElementType::kFloat32, ElementType::kBFloat16};
+
+constexpr size_t ElementBytes(ElementType type) { return type == ElementType::kFloat32 ? 4 : 2; }
+
+// As options, logs and fingerprints write it; config.json's torch_dtype says the same.
+constexpr const char* ElementTypeName(ElementType type) {
+  return type == ElementType::kFloat32 ? "float32" : "bfloat16";
+}
+
+constexpr std::optional<ElementType> ParseElementType(std::string_view name) {
+  for (const ElementType type : kElementTypes) {
+    if (name == ElementTypeName(type)) return type;
+  }
+  return std::nullopt;
+}
+
+// What must agree before KV may pass between two workers.
+
+// The hashes are common/model's to compute (fingerprint.h), the rest a worker's options.
+struct ModelFingerprint {
+  uint64_t config_hash = 0;              // The keys of config.json that decide what is computed.
+  std::map<int, uint64_t> layer_hashes;  // Layer -> names, shapes, types and bytes of its weights.
+  uint64_t embedding_hash = 0;           // 0: not held, as everywhere but on layer 0's stage.
+  uint64_t head_hash = 0;                // Final norm and head; 0: not held.
+  std::string dtype;                     // For weights and activations; KV's is in kv_layout.
+  KvLayout kv_layout;
+  uint32_t protocol_version = 0;         // The newest that it speaks,
+  uint32_t oldest_protocol_version = 0;  // and the oldest; not above it.
+  bool operator==(const ModelFingerprint&) const = default;
 };
 
 }  // namespace baton

@@ -22,6 +22,13 @@ struct SampledToken {
   auto operator<=>(const SampledToken&) const = default;
 };
 
+// Why a complete answer ended. A failure is a status, not a reason.
+enum class FinishReason : uint8_t {
+  kStop,    // End of sequence, a stop id or a stop string.
+  kLength,  // max_tokens or the context length.
+  kAbort,   // The client's wish; the router's word alone: a decode service never ends so.
+};
+
 }  // namespace baton
 
 #endif  // COMMON_TYPES_SAMPLED_TOKEN_H_

@@ -9,7 +9,6 @@
 
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
-#include "common/types/tensor_rank.h"
 
 namespace baton {
 

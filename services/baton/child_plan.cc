@@ -8,7 +8,6 @@
 #include "absl/strings/str_replace.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
-#include "common/net/check_listen.h"
 #include "common/net/host.h"
 #include "services/baton/process.h"
 

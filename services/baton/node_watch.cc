@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "services/baton/http_get.h"
-#include "services/baton/loading.h"
+#include "services/baton/start_report.h"
 
 namespace baton {
 namespace {

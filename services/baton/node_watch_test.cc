@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "common/telemetry/http_endpoint.h"
-#include "services/baton/loading.h"
+#include "services/baton/start_report.h"
 
 namespace baton {
 namespace {

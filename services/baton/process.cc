@@ -22,11 +22,10 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
-#include "common/base/log_event.h"
+#include "common/base/log.h"
 #include "common/base/output_queue.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
-#include "common/net/addresses.h"
 #include "common/net/host.h"
 
 namespace baton {
@@ -42,7 +41,7 @@ sigset_t StopSignals() {
   return set;
 }
 
-// As the logger would write it (common/base/log_event.h), past which it goes.
+// As the logger would write it (common/base/log.h), past which it goes.
 std::string DroppedLine(bool json, const std::string& process, uint64_t lines) {
   const std::string text = absl::StrCat(lines, lines == 1 ? " line" : " lines",
                                         " dropped: the output could not be written");

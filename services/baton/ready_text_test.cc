@@ -1,7 +1,7 @@
-#include "services/baton/ready_text.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "services/baton/up_plan.h"
 
 namespace baton {
 namespace {

@@ -23,6 +23,9 @@ void ReportListening(uint64_t incarnation);
 std::string ListeningText(uint64_t incarnation);
 std::optional<uint64_t> ParseListening(absl::string_view text);
 
+// What a worker's /readiness says before it has loaded, to those who start workers as well.
+inline constexpr char kLoadingText[] = "loading or stopping";
+
 }  // namespace baton
 
 #endif  // SERVICES_BATON_START_REPORT_H_

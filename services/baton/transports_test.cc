@@ -1,6 +1,6 @@
-#include "services/baton/transports.h"
-
 #include <gtest/gtest.h>
+
+#include "services/baton/worker_runtime.h"
 
 namespace baton {
 namespace {

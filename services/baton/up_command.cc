@@ -14,7 +14,6 @@
 #include "services/baton/child_plan.h"
 #include "services/baton/cluster_watch.h"
 #include "services/baton/commands.h"
-#include "services/baton/ready_text.h"
 #include "services/baton/secure_cluster.h"
 #include "services/baton/supervisor.h"
 #include "services/baton/up_plan.h"

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/config/options.h"
+#include "proto/baton/v1/cluster.pb.h"
 #include "services/baton/child_plan.h"
 #include "services/baton/start_progress.h"
 #include "services/baton/supervisor.h"
@@ -36,6 +37,13 @@ absl::StatusOr<UpPlan> PlanUp(const config::ParsedOptions& options,
                               const std::vector<std::string>& for_workers,
                               const std::vector<std::string>& environment,
                               const FindFreePort& free_port);
+
+// What `baton up` prints when its cluster is ready.
+
+// One line that says so with the router's addresses (programs look for it), a table of the
+// processes (role, layers, KV tokens, addresses), a curl line to copy.
+std::string ReadyText(const UpPlan& plan, const std::vector<v1::ListedWorker>& workers,
+                      const std::string& model_name, bool needs_key, double seconds);
 
 }  // namespace baton
 

@@ -1,25 +1,29 @@
 #include "services/baton/worker_runtime.h"
 
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "common/base/stop_signal.h"
 #include "common/config/context_length.h"
 #include "common/engine/create_executor.h"
 #include "common/engine/timed/timed_profile.h"
 #include "common/model/safetensors.h"
 #include "common/net/host.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/model_fingerprint.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
-#include "services/baton/loading.h"
 #include "services/baton/start_report.h"
-#include "services/baton/transports.h"
+#include "services/worker/core/drain.h"
 
 namespace baton {
 namespace {
@@ -190,6 +194,121 @@ std::string WorkerRuntime::Summary() const {
       kv.layer_begin, kv.layer_end, model_.num_hidden_layers,
       ElementTypeName(executor_->activation_type()), kv.page_count * kv.page_size, kv.page_count,
       kv.page_size, mib, ElementTypeName(kv.element_type));
+}
+
+namespace {
+
+std::vector<std::string> RdmaPorts() {
+  std::vector<std::string> ports;
+  std::error_code error;
+  const std::filesystem::path root = "/sys/class/infiniband";
+  for (const auto& device : std::filesystem::directory_iterator(root, error)) {
+    for (const auto& port : std::filesystem::directory_iterator(device.path() / "ports", error)) {
+      ports.push_back(
+          absl::StrCat(device.path().filename().string(), ":", port.path().filename().string()));
+    }
+  }
+  return ports;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> TransportVariables(const v1::Options& options,
+                                                      const std::string& device,
+                                                      const std::vector<std::string>& rdma_ports) {
+  std::map<std::string, std::string> variables;
+  // UCX's shared memory is left out of what it may choose: all senders of a host write to one queue
+  // of the receiver, and one that is killed between taking a place in it and filling the place
+  // stops the queue for all others, for good (common/transport/README.md).
+  variables["UCX_TLS"] =
+      options.kv_transport() == "auto" ? "^shm" : absl::StrCat(options.kv_transport(), ",self");
+  if (net::IsIpv6(options.host())) variables["UCX_TCP_AF_PRIO"] = "inet6,inet";
+  if (device.empty()) return variables;
+  // UCX listens on a device's first address, so the data plane is as far visible as --host says up
+  // to the device. RDMA ports have no address to go by; loopback has no use for them.
+  std::vector<std::string> devices = {device};
+  if (!net::IsLoopback(options.host())) {
+    devices.insert(devices.end(), rdma_ports.begin(), rdma_ports.end());
+  }
+  variables["UCX_NET_DEVICES"] = absl::StrJoin(devices, ",");
+  return variables;
+}
+
+DataPlaneOptions PlaneOptions(const v1::Options& options) {
+  DataPlaneOptions plane;
+  plane.pull = options.kv_transport() == "auto";
+  return plane;
+}
+
+void ChooseTransports(const v1::Options& options) {
+  const std::string device =
+      net::IsUnspecified(options.host()) ? "" : net::DeviceOf(options.host());
+  for (const auto& [name, value] : TransportVariables(options, device, RdmaPorts())) {
+    setenv(name.c_str(), value.c_str(), /*overwrite=*/0);
+  }
+}
+
+namespace {
+
+// Polls, since what it waits for lies in other threads and processes. A protocol to announce each
+// end is not worth its cost.
+constexpr auto kLookAgain = std::chrono::milliseconds(10);
+constexpr int64_t kReportUs = 100'000;  // Every answer says for whom the router still needs it.
+constexpr int64_t kProgressUs = 5'000'000;
+constexpr int64_t kLeaveMs = 1'000;
+
+}  // namespace
+
+void DrainWorker(int64_t drain_timeout_ms, const DrainedService& service,
+                 worker::ClusterClient& client) {
+  NoteStopRequested();  // Also where no signal came: peers that vanish now are no news.
+  worker::Drain drain({.drain_us = drain_timeout_ms * 1000});
+  drain.Begin(NowUs());
+  service.begin(drain.deadline_us());
+  client.StopConnecting();
+  client.ReportSoon();
+  LOG(kInfo) << "drain begins: nothing new is taken, " << service.load().running_requests()
+             << " requests run here, at most " << drain_timeout_ms << " ms (--drain-timeout-ms)";
+  int64_t reported_us = NowUs();
+  int64_t progress_us = reported_us;
+  worker::DrainPhase before = drain.phase();
+  while (true) {
+    const worker::DrainNews news = client.drain_news();
+    const worker::DrainFacts facts{service.at_rest(), news.untold_routers, news.needed_requests};
+    const int64_t now_us = NowUs();
+    const worker::DrainPhase phase = drain.Update(facts, now_us);
+    if (phase == worker::DrainPhase::kLeaving) {
+      if (!facts.at_rest) {
+        LOG(kWarning) << "leaving all the same; waited for: " << WhatDrainWaitsFor(facts);
+      }
+      break;
+    }
+    if (phase != before) {
+      LOG(kWarning) << "the drain's time is over, what is left ends now; waited for: "
+                    << WhatDrainWaitsFor(facts);
+      before = phase;
+    }
+    if (now_us - progress_us >= kProgressUs) {
+      LOG(kInfo) << "draining for " << (now_us - drain.begun_us()) / 1'000'000
+                 << " s, waits for: " << WhatDrainWaitsFor(facts);
+      progress_us = now_us;
+    }
+    if (now_us - reported_us >= kReportUs) {
+      client.ReportSoon();
+      reported_us = now_us;
+    }
+    std::this_thread::sleep_for(kLookAgain);
+  }
+  client.Leave(kLeaveMs);
+  const DrainCounts counts = service.counts();
+  if (counts.time_over_total > 0) {
+    LOG(kWarning) << "ended " << counts.time_over_total
+                  << " requests that were not done in time (--drain-timeout-ms)";
+  }
+  LOG(kInfo) << "drain ends after " << (NowUs() - drain.begun_us()) / 1000
+             << " ms: refused=" << counts.refused_total
+             << " handed_back=" << counts.handed_back_total
+             << " time_over=" << counts.time_over_total;
 }
 
 }  // namespace baton

@@ -4,9 +4,12 @@
 #define SERVICES_BATON_WORKER_RUNTIME_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -20,11 +23,12 @@
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracing.h"
 #include "common/transport/data_plane.h"
+#include "common/types/drain_counts.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
-#include "common/types/tensor_rank.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "proto/baton/v1/config.pb.h"
+#include "services/worker/cluster_client.h"
 
 namespace baton {
 
@@ -95,6 +99,38 @@ class WorkerRuntime {
   Mutex scrape_mutex_;
   uint64_t strangers_told_ ABSL_GUARDED_BY(scrape_mutex_) = 0;
 };
+
+// What UCX may use, said in its environment variables.
+
+// The variables for these options. `device`: the network device of options.host(), which is
+// numeric; empty for all. `rdma_ports`: this machine's ("mlx5_0:1").
+std::map<std::string, std::string> TransportVariables(const v1::Options& options,
+                                                      const std::string& device,
+                                                      const std::vector<std::string>& rdma_ports);
+
+// Options of the worker's data plane.
+DataPlaneOptions PlaneOptions(const v1::Options& options);
+
+// Sets them where the user has set nothing. Before the data plane reads the environment and before
+// other threads do.
+void ChooseTransports(const v1::Options& options);
+
+// The end of a worker's process, from the word to stop until it may go: tells the routers, waits
+// for what services/worker/core/drain.h decides, says in the log what it waits for, deregisters.
+// It decides nothing and ends no process.
+
+// A service of either role. Its calls may wait for its loop, never for a peer.
+struct DrainedService {
+  std::function<void(int64_t deadline_us)> begin;  // On NowUs()'s clock.
+  std::function<bool()> at_rest;
+  std::function<DrainCounts()> counts;
+  std::function<v1::WorkerLoad()> load;
+};
+
+// Returns when the worker has left, at most about three seconds after `drain_timeout_ms`. The
+// status that `client` asks for must say already that the worker drains.
+void DrainWorker(int64_t drain_timeout_ms, const DrainedService& service,
+                 worker::ClusterClient& client);
 
 }  // namespace baton
 

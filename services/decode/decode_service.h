@@ -25,7 +25,6 @@
 #include "common/engine/connect_group.h"
 #include "common/engine/executor.h"
 #include "common/rpc/cluster_security.h"
-#include "common/telemetry/drain_metrics.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracer.h"
 #include "common/transport/data_plane.h"

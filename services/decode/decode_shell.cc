@@ -9,7 +9,6 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/base/status_text.h"
 #include "common/rpc/convert.h"
 
 namespace baton::decode {

@@ -9,7 +9,6 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/base/status_text.h"
 #include "common/kv/head_routes.h"
 #include "common/kv/wire.h"
 #include "common/transport/back_on_this_thread.h"

@@ -13,7 +13,7 @@
 #include "common/base/event_loop.h"
 #include "common/base/serial_events.h"
 #include "common/rpc/call_tracker.h"
-#include "common/rpc/channel_keeper.h"
+#include "common/rpc/channel.h"
 #include "common/rpc/cluster_security.h"
 #include "proto/baton/v1/prefill.pb.h"
 #include "services/links/core/wiring.h"

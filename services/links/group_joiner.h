@@ -20,7 +20,7 @@
 #include "common/collective/rendezvous.h"
 #include "common/engine/connect_group.h"
 #include "common/engine/executor.h"
-#include "common/types/role.h"
+#include "common/types/instance.h"
 
 namespace baton::links {
 

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "common/base/sync.h"
 #include "common/rpc/call_tracker.h"
-#include "common/types/role.h"
+#include "common/types/instance.h"
 #include "proto/baton/v1/decode_ranks.grpc.pb.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/in_range.h"
 #include "common/base/status.h"
 #include "common/collective/bootstrap_store.h"
 #include "common/rpc/convert.h"

@@ -9,7 +9,6 @@
 
 #include "common/chunking/chunk_policy.h"
 #include "common/types/instance.h"
-#include "common/types/tensor_rank.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/stage.h"

@@ -5,11 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
-#include "common/rpc/prompt_ids.h"
 #include "common/tracing/grpc_propagation.h"
 #include "services/links/link_stream.h"
-#include "services/prefill/chain/start_call.h"
+#include "services/prefill/chain/chain_shell.h"
 
 namespace baton::prefill {
 

@@ -25,7 +25,6 @@
 #include "common/base/sync.h"
 #include "common/engine/executor.h"
 #include "common/rpc/cluster_security.h"
-#include "common/telemetry/drain_metrics.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracer.h"
 #include "common/transport/data_plane.h"
@@ -34,7 +33,7 @@
 #include "services/prefill/chain/stage_link.h"
 #include "services/prefill/prefill_options.h"
 #include "services/prefill/prefill_rpc.h"
-#include "services/prefill/stage/rank_sweep.h"
+#include "services/prefill/stage/cost_sweep.h"
 #include "services/prefill/stage/stage_shell.h"
 #include "services/worker/peers.h"
 

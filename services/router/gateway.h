@@ -20,7 +20,7 @@
 #include "common/tokenizer/chat/chat_template.h"
 #include "common/tokenizer/chat/output/output_format.h"
 #include "common/tracing/tracer.h"
-#include "common/types/finish_reason.h"
+#include "common/types/sampled_token.h"
 #include "proto/baton/v1/common.pb.h"
 #include "proto/baton/v1/inference.pb.h"
 #include "services/router/core/router_core.h"

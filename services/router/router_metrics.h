@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/telemetry/drain_metrics.h"
-#include "common/telemetry/http_metrics.h"
+#include "common/telemetry/http_endpoint.h"
 #include "common/telemetry/metrics.h"
-#include "common/tracing/span_fate.h"
-#include "common/types/finish_reason.h"
+#include "common/tracing/span.h"
+#include "common/types/sampled_token.h"
 #include "services/router/core/router_core.h"
 #include "services/router/gateway.h"
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/drain_status.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/random.h"

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/drain_status.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "services/router/router_shell.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/tokenizer/stream/incremental_detokenizer.h"
+#include "common/tokenizer/stream/text_assembler.h"
 #include "common/tokenizer/words/utf8.h"
 #include "services/router/core/context_overflow.h"
 

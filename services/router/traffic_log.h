@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "common/base/log_event.h"
+#include "common/base/log.h"
 #include "services/router/core/router_core.h"
 #include "services/router/gateway.h"
 #include "services/router/router_metrics.h"

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/model_fingerprint.h"
 
 namespace baton::router {
 namespace {

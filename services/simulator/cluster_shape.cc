@@ -8,7 +8,7 @@
 #include "common/chunking/chunk_profile.h"
 #include "common/config/context_length.h"
 #include "common/config/layer_split.h"
-#include "common/preflight/auto_chunks.h"
+#include "common/preflight/chunk_costs.h"
 
 namespace baton::simulator {
 namespace {

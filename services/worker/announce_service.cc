@@ -6,7 +6,6 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
-#include "common/net/addresses.h"
 #include "common/net/host.h"
 #include "common/rpc/grpc_status.h"
 

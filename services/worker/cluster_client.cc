@@ -15,7 +15,6 @@
 #include "common/base/log.h"
 #include "common/base/serial_events.h"
 #include "common/base/status.h"
-#include "common/base/status_text.h"
 #include "common/base/stop_signal.h"
 #include "common/base/sync.h"
 #include "common/rpc/convert.h"

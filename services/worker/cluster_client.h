@@ -12,11 +12,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/net/addresses.h"
+#include "common/net/host.h"
 #include "common/rpc/cluster_security.h"
 #include "common/transport/data_plane.h"
 #include "common/types/instance.h"
-#include "common/types/role.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "services/worker/core/drain.h"
 #include "services/worker/core/peer_worker.h"

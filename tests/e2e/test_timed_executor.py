@@ -31,7 +31,7 @@ def mix(value):
 
 
 def continuation(prompt, count, vocabulary, eos):
-    """As common/engine/timed/timed_content.h says, written once more."""
+    """As common/engine/timed/timed_stage_model.h says, written once more."""
     tokens, word, milestones, answer = list(prompt), 0x62A70, 0, []
     position = 0
     while len(answer) < count:

@@ -17,7 +17,7 @@
 #include "common/kv/lease_table.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
-#include "common/types/element_type.h"
+#include "common/types/kv_layout.h"
 #include "services/decode/kv_receiver.h"
 #include "services/prefill/stage/kv_sender.h"
 

@@ -9,8 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/chunking/chunk_plan.h"
 #include "common/chunking/flow_shop.h"
-#include "common/chunking/token_prices.h"
 
 namespace baton::sim {
 namespace {

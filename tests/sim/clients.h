@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
-#include "common/types/finish_reason.h"
+#include "common/types/sampled_token.h"
 #include "services/router/core/router_core.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/topology.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/overload_status.h"
+#include "common/base/status.h"
 #include "tests/sim/content.h"
 
 namespace baton::sim {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "common/types/role.h"
+#include "common/types/instance.h"
 
 namespace baton::sim {
 namespace {

@@ -9,7 +9,6 @@
 #include <map>
 #include <vector>
 
-#include "common/types/finish_reason.h"
 #include "common/types/sampled_token.h"
 
 namespace baton::sim {

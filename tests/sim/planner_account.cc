@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/drain_status.h"
-#include "common/base/overload_status.h"
+#include "common/base/status.h"
 
 namespace baton::sim {
 namespace {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/prefill_process.h"

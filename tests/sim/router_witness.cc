@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/drain_status.h"
-#include "common/base/overload_status.h"
 #include "common/base/status.h"
 
 namespace baton::sim {

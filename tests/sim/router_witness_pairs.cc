@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/overload_status.h"
+#include "common/base/status.h"
 #include "tests/sim/router_witness.h"
 
 namespace baton::sim {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/kv/block_pool.h"
-#include "common/types/tensor_rank.h"
+#include "common/types/instance.h"
 
 namespace baton::sim {
 

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "common/types/role.h"
+#include "common/types/instance.h"
 #include "services/prefill/core/stage.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/world.h"

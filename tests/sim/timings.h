@@ -12,7 +12,7 @@
 #include <string>
 
 #include "common/base/random.h"
-#include "services/links/core/chain_times.h"
+#include "services/links/core/hello.h"
 #include "services/router/core/learned_limit.h"
 #include "services/worker/core/router_membership.h"
 

@@ -13,8 +13,8 @@
 #include "common/base/random.h"
 #include "common/chunking/chunk_policy.h"
 #include "common/chunking/stage_cost.h"
+#include "common/types/instance.h"
 #include "common/types/kv_layout.h"
-#include "common/types/tensor_rank.h"
 #include "tests/sim/timings.h"
 
 namespace baton::sim {

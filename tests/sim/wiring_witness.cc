@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
-#include "common/types/role.h"
+#include "common/types/instance.h"
 #include "tests/sim/link_intruders.h"
 
 namespace baton::sim {

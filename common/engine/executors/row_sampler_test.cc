@@ -1,5 +1,3 @@
-#include "common/engine/executors/row_sampler.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,6 +8,7 @@
 
 #include "common/base/random.h"
 #include "common/engine/attention/host_kv_memory.h"
+#include "common/engine/executors/threaded_executor.h"
 
 namespace baton {
 namespace {

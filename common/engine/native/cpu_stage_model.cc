@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/engine/guard.h"
 #include "common/engine/native/native_linear.h"
 #include "common/engine/requirements.h"
 #include "common/engine/stage_model.h"

@@ -19,9 +19,8 @@
 
 #include "absl/status/status.h"
 #include "common/collective/communicator.h"
-#include "common/collective/pending.h"
 #include "common/engine/ranks/row_parallel.h"
-#include "common/types/tensor_rank.h"
+#include "common/types/instance.h"
 
 namespace baton {
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/types/tensor_rank.h"
+#include "common/types/instance.h"
 
 namespace baton {
 

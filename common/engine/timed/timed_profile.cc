@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
-#include "common/chunking/stage_cost_json.h"
+#include "common/chunking/stage_cost.h"
 #include "common/json/json_section.h"
 #include "common/json/parse_json.h"
 #include "common/model/fingerprint.h"

@@ -12,9 +12,7 @@
 #include "common/base/random.h"
 #include "common/chunking/stage_cost.h"
 #include "common/model/model_config.h"
-#include "common/types/element_type.h"
 #include "common/types/kv_layout.h"
-#include "common/types/model_fingerprint.h"
 
 namespace baton {
 

@@ -15,7 +15,6 @@
 #include "common/base/status.h"
 #include "common/engine/requirements.h"
 #include "common/engine/stage_model.h"
-#include "common/engine/timed/timed_content.h"
 #include "common/model/model_shard.h"
 
 namespace baton {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/engine/timed/timed_content.h"
 
 namespace baton {
 namespace {

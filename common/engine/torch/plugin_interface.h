@@ -12,7 +12,6 @@
 #include "common/collective/bootstrap_store.h"
 #include "common/collective/communicator.h"
 #include "common/collective/message_transport.h"
-#include "common/engine/executor_options.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/weights/linear.h"
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/engine/executor_options.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/torch/plugin_interface.h"
 

@@ -66,7 +66,7 @@ class TorchDevice {
 };
 
 // Calls `body`, which returns a Status or StatusOr, and turns what torch throws into statuses. Like
-// GuardLibraries (common/engine/guard.h), but it recognizes torch's out-of-memory errors.
+// GuardLibraries (common/engine/stage_model.h), but it recognizes torch's out-of-memory errors.
 template <typename Body>
 auto GuardTorch(const Body& body) -> decltype(body()) {
   try {

@@ -18,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "common/engine/attention/host_kv_memory.h"
 #include "common/engine/attention/rotary.h"
-#include "common/engine/executor_options.h"
 #include "common/engine/kv_memory.h"
 #include "common/engine/ranks/rank_group.h"
 #include "common/engine/stage_model.h"
@@ -107,6 +106,16 @@ class TorchStageModel final : public StageModel {
   at::Tensor pages_;              // [pages, layers, 2, kv_heads, page_size, head_dim]
   std::unique_ptr<KvMemory> kv_memory_;
 };
+
+// Attention of a few query rows over a sequence's keys and values, with the operator of the
+// libtorch in use: the only code that differs between versions (1.13 to 2.15 are tested). Part of
+// the plugin.
+
+// `query` is [kv_heads, group, rows, head_dim]; `keys` and `values` are [kv_heads, length,
+// head_dim] of the same type; `seen` is [rows, length], true where a row may attend to a position.
+// Returns [kv_heads, group, rows, head_dim].
+at::Tensor MaskedAttention(const at::Tensor& query, const at::Tensor& keys,
+                           const at::Tensor& values, const at::Tensor& seen);
 
 }  // namespace baton
 

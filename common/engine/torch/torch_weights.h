@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/weights/stage_setup.h"
-#include "common/types/element_type.h"
+#include "common/types/kv_layout.h"
 
 namespace baton {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "common/types/element_type.h"
+#include "common/types/kv_layout.h"
 
 namespace baton {
 

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/engine/requirements.h"
-#include "common/model/weight_type.h"
+#include "common/model/weight_part.h"
 
 namespace baton {
 namespace {

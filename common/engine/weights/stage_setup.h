@@ -7,14 +7,14 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/status.h"
-#include "common/engine/executor_options.h"
 #include "common/engine/kv_memory.h"
+#include "common/engine/stage_model.h"
 #include "common/model/model_config.h"
 #include "common/model/model_shard.h"
 #include "common/model/safetensors.h"
 #include "common/model/weight_names.h"
 #include "common/model/weight_part.h"
-#include "common/types/element_type.h"
+#include "common/types/kv_layout.h"
 
 namespace baton {
 

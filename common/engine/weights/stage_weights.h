@@ -12,7 +12,7 @@
 #include "common/engine/weights/linear.h"
 #include "common/engine/weights/stage_setup.h"
 #include "common/engine/weights/weight_conversion.h"
-#include "common/types/tensor_rank.h"
+#include "common/types/instance.h"
 
 namespace baton {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/model/safetensors.h"
-#include "common/types/element_type.h"
+#include "common/types/kv_layout.h"
 
 namespace baton {
 

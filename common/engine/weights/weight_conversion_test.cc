@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "common/model/float_formats.h"
+#include "common/model/make_model.h"
 
 namespace baton {
 namespace {

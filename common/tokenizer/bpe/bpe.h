@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -75,6 +76,16 @@ class BpeModel {
   absl::flat_hash_map<uint64_t, Merge> merges_;            // by left id and right id
   absl::flat_hash_map<std::string, int32_t> whole_words_;  // by bytes; only with ignore_merges
 };
+
+// Byte-level BPE spells every byte as one printable character, so that tokens are text: the
+// alphabet of GPT-2. Printable Latin-1 bytes stand for themselves, the other 68 for U+0100 onwards
+// in the order of their values (a space is "Ġ").
+
+// How `byte` is spelled, in UTF-8.
+std::string SpellByte(uint8_t byte);
+
+// The bytes that `spelling` stands for; none if one of its characters is outside the alphabet.
+std::optional<std::string> BytesOfSpelling(std::string_view spelling);
 
 }  // namespace baton
 

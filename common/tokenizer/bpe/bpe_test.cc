@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "common/tokenizer/bpe/byte_alphabet.h"
 
 namespace baton {
 namespace {

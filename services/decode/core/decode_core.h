@@ -24,7 +24,6 @@
 #include "common/kv/block_pool.h"
 #include "common/kv/lease_table.h"
 #include "common/types/drain_counts.h"
-#include "common/types/finish_reason.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "common/types/sampled_token.h"

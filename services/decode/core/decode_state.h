@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "common/base/status.h"
 #include "common/kv/block_pool.h"
-#include "common/types/finish_reason.h"
-#include "common/types/tensor_rank.h"
+#include "common/types/instance.h"
+#include "common/types/sampled_token.h"
 #include "services/decode/core/decode_core.h"
 
 namespace baton::decode {

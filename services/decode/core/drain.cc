@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/coverage.h"
-#include "common/base/drain_status.h"
+#include "common/base/status.h"
 #include "services/decode/core/decode_state.h"
 
 namespace baton::decode {

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "common/base/drain_status.h"
 #include "common/base/status.h"
 #include "services/decode/core/decode_core_fixture.h"
 

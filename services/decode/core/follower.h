@@ -22,7 +22,7 @@
 
 #include "absl/status/status.h"
 #include "common/kv/lease_table.h"
-#include "common/types/tensor_rank.h"
+#include "common/types/instance.h"
 #include "common/types/ticket.h"
 #include "services/decode/core/decode_core.h"
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "common/kv/head_routes.h"
 #include "services/decode/core/decode_state.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/types/role.h"
+#include "common/types/instance.h"
 #include "common/types/ticket.h"
 
 namespace baton::links {
@@ -46,6 +46,18 @@ struct Hello {
   std::vector<KvWriter> members;
   int max_plan_tokens = 0;
   int activation_credits = 0;
+};
+
+// How patient the stages of a chain are with one another. Every stage of a chain has the same.
+struct ChainTimes {
+  int64_t ping_us = 500'000;
+  int64_t silence_us = 3'000'000;         // That ends a link: several pings.
+  int64_t linking_limit_us = 10'000'000;  // For stage 0: until every stage is ready.
+  int64_t begin_limit_us = 8'000'000;     // For a later stage: less than stage 0 waits for it.
+  int64_t begin_again_us = 20'000;        // Between its tries.
+  int64_t first_backoff_us = 50'000;      // Stage 0's, before it wires anew.
+  int64_t longest_backoff_us = 2'000'000;
+  int64_t stable_us = 10'000'000;  // A chain that was up for so long has not failed again.
 };
 
 }  // namespace baton::links

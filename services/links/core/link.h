@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "services/links/core/chain_times.h"
 #include "services/links/core/hello.h"
 
 namespace baton::links {

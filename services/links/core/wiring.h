@@ -21,7 +21,6 @@
 
 #include "absl/status/status.h"
 #include "common/collective/rendezvous.h"
-#include "services/links/core/chain_times.h"
 #include "services/links/core/hello.h"
 #include "services/worker/core/peer_worker.h"
 

@@ -5,11 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/in_range.h"
 #include "common/base/status.h"
 #include "common/kv/head_routes.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/prompt_ids.h"
 
 namespace baton::prefill {
 namespace {

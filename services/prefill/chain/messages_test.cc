@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/prompt_ids.h"
 
 namespace baton::prefill {
 namespace {

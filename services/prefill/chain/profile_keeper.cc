@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/base/files.h"
 #include "common/base/log.h"
-#include "common/base/replace_file.h"
 
 namespace baton::prefill {
 namespace {

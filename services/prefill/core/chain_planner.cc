@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "services/prefill/core/planner_state.h"
 

@@ -17,7 +17,7 @@
 // - no prompt waits for an older one of a million tokens: once there are pages for it, it is
 //   planned whole within twice what it and shorter ones have left.
 // What a prompt takes is the time on the stage that takes longest for the leader's chunk
-// (common/chunking/token_prices.h): behind a million tokens one takes as long as hundreds of a
+// (common/chunking/chunk_plan.h): behind a million tokens one takes as long as hundreds of a
 // short prompt, which is therefore through with the next plan or two. It is counted in tokens while
 // costs are not known, and where the rule that sizes plans counts tokens (fixed, sglang); and a
 // plan never has more tokens than there is room for in its buffers. A plan that holds whole prompts

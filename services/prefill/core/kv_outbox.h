@@ -39,7 +39,6 @@
 #include "common/kv/lease_table.h"
 #include "common/types/instance.h"
 #include "common/types/sampled_token.h"
-#include "common/types/tensor_rank.h"
 #include "common/types/ticket.h"
 #include "services/prefill/core/stage.h"
 

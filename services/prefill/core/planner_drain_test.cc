@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "common/base/drain_status.h"
+#include "common/base/status.h"
 #include "services/prefill/core/chain_planner.h"
 
 namespace baton::prefill {

@@ -15,10 +15,14 @@
 // Rejected: acknowledgements of activations and credits, which would find a loss sooner but not a
 // receiver that has lost what it acknowledged.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/coverage.h"
+#include "common/base/status.h"
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
@@ -96,6 +100,94 @@ void ChainPlanner::State::CheckProgress(int64_t now_us) {
                " ms; what was sent to it is lost")));
     return;
   }
+}
+
+// What plans cost each stage, learned from how long they took, and what follows from it for the
+// size of those to come.
+
+// A stage that is another process now may have its predecessor's machine or not: what was learned
+// is the best guess there is, and is learned again if it is wrong.
+void ChainPlanner::State::KeepFitsFor(const ChainUp& event) {
+  const auto stages = static_cast<size_t>(event.stages);
+  BATON_CHECK(event.known_costs.empty() || event.known_costs.size() == stages)
+      << event.known_costs.size() << " costs of " << stages << " stages";
+  if (fits.size() == stages && fit_layers == event.stage_layers) return;
+  fits = std::vector<CostFit>(event.known_costs.begin(), event.known_costs.end());
+  fits.resize(stages);
+  fit_layers = event.stage_layers;
+  UseCosts();
+}
+
+void ChainPlanner::State::LearnFrom(const IssuedPlan& plan, size_t stage) {
+  const int64_t compute_us = plan.compute_us[stage];
+  if (!plan.predicted_us.empty() && compute_us > 0) {
+    Emit(ObservePlan{static_cast<int>(stage), plan.work.tokens, plan.predicted_us[stage],
+                     compute_us});
+  }
+  fits[stage].Add(plan.work, compute_us);
+  UseCosts();
+}
+
+void ChainPlanner::State::UseCosts() {
+  const size_t known = costs.size();
+  costs.clear();
+  for (const CostFit& fit : fits) {
+    const std::optional<StageCost> cost = fit.cost();
+    if (cost.has_value()) costs.push_back(*cost);
+  }
+  if (costs.size() < fits.size()) costs.clear();
+  if (known > 0 && costs.empty()) Covered<"planner: costs are not known any more">();
+  if (known == 0 && !costs.empty()) Covered<"planner: costs become known">();
+  policy->SetCosts(costs);
+}
+
+std::vector<LearnedCost> ChainPlanner::costs() const {
+  std::vector<LearnedCost> learned;
+  const std::vector<int>& layers = state_->fit_layers;
+  for (size_t stage = 0; stage < state_->fits.size(); ++stage) {
+    const CostFit& fit = state_->fits[stage];
+    learned.push_back({fit.cost(), fit.missing(), fit.error(), fit.plans(),
+                       stage < layers.size() ? layers[stage] : 0});
+  }
+  return learned;
+}
+
+// The end of a chain, told by its stage 0: what has been accepted goes through the chain to its
+// last byte if the time suffices, nothing else comes in.
+void ChainPlanner::State::On(const DrainBegan& event, int64_t /*now_us*/) {
+  if (!draining) arrived_before_drain = arrived;
+  draining = true;
+  drain_deadline_us = std::min(drain_deadline_us, event.deadline_us);
+}
+
+absl::Status ChainPlanner::State::RefuseToBegin() {
+  if (!draining) return absl::OkStatus();
+  Covered<"planner: a draining chain refuses">();
+  ++drain_counts.refused_total;
+  return EndedByDrain(absl::UnavailableError("this prefill chain drains and begins nothing new"));
+}
+
+// Rejected: to give back what waits in the queue when the drain begins, as decode does. Its pages
+// are reserved on a decode service, and often no other chain is there to begin it sooner.
+void ChainPlanner::State::EndDrain(int64_t now_us) {
+  if (now_us < drain_deadline_us) return;
+  std::vector<uint64_t> unfinished;
+  for (const auto& [attempt_id, request] : requests) {
+    if (!request.finished) unfinished.push_back(attempt_id);
+  }
+  for (const uint64_t attempt_id : unfinished) {
+    Covered<"planner: a drain ends a request">();
+    ++drain_counts.time_over_total;
+    Fail(attempt_id,
+         EndedByDrain(absl::UnavailableError(
+             "this prefill chain left before the prompt was through (--drain-timeout-ms)")));
+  }
+}
+
+absl::Status ChainPlanner::State::CheckDrain() const {
+  if (!draining || arrived == arrived_before_drain) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("a draining chain has accepted ", arrived - arrived_before_drain, " requests"));
 }
 
 }  // namespace baton::prefill

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "services/prefill/core/planner_fixture.h"
-#include "services/prefill/core/rank_tally.h"
+#include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
 namespace {

@@ -9,7 +9,6 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/base/status_text.h"
 #include "services/prefill/stage/unreliable_send.h"
 
 namespace baton::prefill {

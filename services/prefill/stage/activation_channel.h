@@ -27,7 +27,6 @@
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_wire.h"
 #include "services/prefill/stage/input_buffers.h"
-#include "services/prefill/stage/input_check.h"
 
 namespace baton::prefill {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/types/element_type.h"
+#include "common/types/kv_layout.h"
 
 namespace baton::prefill {
 

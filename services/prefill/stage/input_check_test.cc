@@ -1,8 +1,8 @@
-#include "services/prefill/stage/input_check.h"
-
 #include <gtest/gtest.h>
 
 #include <thread>
+
+#include "services/prefill/stage/input_buffers.h"
 
 namespace baton::prefill {
 namespace {

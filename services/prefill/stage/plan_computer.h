@@ -5,15 +5,34 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "common/engine/executor.h"
 #include "common/engine/sampling/sampling_params.h"
+#include "common/engine/sampling/token_sampler.h"
+#include "common/tracing/trace_context.h"
+#include "proto/baton/v1/common.pb.h"
 #include "services/prefill/core/stage.h"
 #include "services/prefill/stage/activation_channel.h"
-#include "services/prefill/stage/prompt_context.h"
 
 namespace baton::prefill {
+
+// What a stage's shell knows of a request beside the core's plain plan.
+
+// Immutable and shared: a plan that is being computed keeps it alive whatever ends the request.
+struct PromptContext {
+  std::vector<int32_t> tokens;  // The whole prompt; after stage 0 only if LaterStagesNeedTokens.
+  v1::SamplingParams sampling;  // As it goes on to the other stages.
+  TokenSampler sampler;         // Used by the last stage.
+  tracing::TraceContext trace;  // Stage 0's span for the request: the parent of the stages' spans.
+
+  // The last stage looks at the prompt's tokens to penalise or report them.
+  bool LaterStagesNeedTokens() const {
+    return sampler.params().NeedsPrompt() || sampler.prompt_logprobs();
+  }
+};
+using PromptContextPtr = std::shared_ptr<const PromptContext>;
 
 struct ComputeJob {
   struct Item {

@@ -24,7 +24,6 @@
 #include "services/prefill/stage/activation_channel.h"
 #include "services/prefill/stage/kv_sender.h"
 #include "services/prefill/stage/plan_computer.h"
-#include "services/prefill/stage/prompt_context.h"
 #include "services/prefill/stage/stage_trace.h"
 
 namespace baton::prefill {

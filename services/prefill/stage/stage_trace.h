@@ -9,7 +9,7 @@
 
 #include "common/tracing/tracer.h"
 #include "services/prefill/core/stage.h"
-#include "services/prefill/stage/prompt_context.h"
+#include "services/prefill/stage/plan_computer.h"
 
 namespace baton::prefill {
 

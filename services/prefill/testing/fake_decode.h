@@ -17,7 +17,6 @@
 #include "common/kv/wire.h"
 #include "common/transport/data_plane.h"
 #include "common/types/instance.h"
-#include "common/types/tensor_rank.h"
 #include "common/types/ticket.h"
 #include "services/prefill/testing/fake_model.h"
 

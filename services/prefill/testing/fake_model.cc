@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
-#include "common/collective/pending.h"
+#include "common/collective/communicator.h"
 
 namespace baton::prefill {
 namespace {

@@ -12,7 +12,6 @@
 #include "common/kv/head_routes.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
-#include "common/rpc/prompt_ids.h"
 
 namespace baton::prefill {
 

@@ -5,10 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/coverage.h"
-#include "common/base/drain_status.h"
-#include "common/base/overload_status.h"
 #include "common/base/status.h"
-#include "common/types/role.h"
+#include "common/types/instance.h"
 #include "services/router/core/router_state.h"
 
 namespace baton::router {

@@ -4,8 +4,6 @@
 
 #include <string>
 
-#include "common/base/drain_status.h"
-#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "services/router/core/router_core_fixture.h"
 

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/coverage.h"
-#include "common/base/drain_status.h"
 #include "common/base/status.h"
 #include "services/router/core/router_state.h"
 

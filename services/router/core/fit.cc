@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/types/element_type.h"
+#include "common/types/kv_layout.h"
 
 namespace baton::router {
 namespace {

@@ -5,7 +5,6 @@
 
 #include <optional>
 
-#include "services/router/core/grids.h"
 #include "services/router/core/test_cluster.h"
 
 namespace baton::router {

@@ -22,9 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/types/finish_reason.h"
 #include "common/types/instance.h"
-#include "common/types/role.h"
 #include "common/types/sampled_token.h"
 #include "common/types/ticket.h"
 #include "services/router/core/router_core.h"

@@ -14,7 +14,6 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/types/instance.h"
-#include "common/types/role.h"
 #include "common/types/ticket.h"
 #include "services/router/core/worker_info.h"
 

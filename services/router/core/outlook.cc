@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "services/router/core/grids.h"
+#include "services/router/core/group.h"
 #include "services/router/core/membership.h"
 
 namespace baton::router {

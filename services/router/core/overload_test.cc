@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "services/router/core/learned_limit.h"
 #include "services/router/core/retry_budget.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/overload_status.h"
+#include "common/base/status.h"
 #include "services/router/core/context_overflow.h"
 
 namespace baton::router {

@@ -16,7 +16,6 @@
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/types/instance.h"
-#include "common/types/role.h"
 #include "common/types/ticket.h"
 #include "services/router/core/learned_limit.h"
 #include "services/router/core/membership.h"

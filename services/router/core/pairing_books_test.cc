@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/overload_status.h"
+#include "common/base/status.h"
 #include "services/router/core/pairing.h"
 #include "services/router/core/test_cluster.h"
 

@@ -4,7 +4,6 @@
 
 #include <set>
 
-#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "services/router/core/context_overflow.h"
 #include "services/router/core/test_cluster.h"

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/base/drain_status.h"
 #include "common/base/status.h"
 #include "services/router/core/context_overflow.h"
 #include "services/router/core/router_core_fixture.h"

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "common/base/drain_status.h"
 #include "common/base/status.h"
 #include "services/router/core/router_core_fixture.h"
 

@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/types/role.h"
+#include "common/types/instance.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/pairing.h"
 #include "services/router/core/pause.h"

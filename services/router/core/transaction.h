@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/clock.h"
-#include "common/types/finish_reason.h"
+#include "common/types/sampled_token.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/pairing.h"
 #include "services/router/core/router_core.h"

@@ -8,9 +8,6 @@
 
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
-#include "common/types/model_fingerprint.h"
-#include "common/types/role.h"
-#include "common/types/tensor_rank.h"
 
 namespace baton::router {
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <thread>
 #include <utility>
@@ -15,9 +16,9 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/base/status_text.h"
 #include "common/base/sync.h"
-#include "services/router/discovery/announcements.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/grpc_status.h"
 #include "services/router/discovery/api_request.h"
 #include "services/router/discovery/core/announcer.h"
 #include "services/router/discovery/core/pod_watch.h"
@@ -232,6 +233,55 @@ absl::StatusOr<std::unique_ptr<KubernetesDiscovery>> KubernetesDiscovery::Start(
              << options.selector << " by " << access.base_url;
   return std::unique_ptr<KubernetesDiscovery>(
       new KubernetesDiscovery(std::make_unique<Impl>(std::move(options), std::move(access))));
+}
+
+namespace {
+
+constexpr auto kTimeout = std::chrono::seconds(2);
+
+// Alive until its callback has run.
+struct Announcement {
+  explicit Announcement(rpc::CallTracker& tracker) : context(tracker) {}
+
+  rpc::TrackedContext context;
+  std::shared_ptr<v1::Worker::Stub> worker;
+  v1::AnnounceResponse response;
+};
+
+}  // namespace
+
+Announcements::Announcements(
+    int cluster_port, std::string host, std::shared_ptr<const rpc::ClusterSecurity> security,
+    std::function<void(const std::string& address, const absl::Status&)> on_answer)
+    : security_(std::move(security)), on_answer_(std::move(on_answer)) {
+  request_.set_grpc_port(cluster_port);
+  request_.set_host(std::move(host));
+}
+
+void Announcements::Announce(const std::string& address) {
+  if (absl::Status status = Failpoint("router.announce"); !status.ok()) {
+    return on_answer_(address, status);
+  }
+  std::shared_ptr<v1::Worker::Stub>& worker = workers_[address];
+  if (worker == nullptr) {
+    worker = v1::Worker::NewStub(rpc::OpenChannel(
+        address, {.security = security_,
+                  .peers = {{rpc::PeerRole::kPrefill, ""}, {rpc::PeerRole::kDecode, ""}}}));
+  }
+  const auto announcement = std::make_shared<Announcement>(tracker_);
+  announcement->worker = worker;
+  announcement->context->set_deadline(std::chrono::system_clock::now() + kTimeout);
+  worker->async()->Announce(
+      &*announcement->context, &request_, &announcement->response,
+      [announcement, address, on_answer = on_answer_](const grpc::Status& status) {
+        on_answer(address, rpc::FromGrpc(status));
+      });
+}
+
+void Announcements::Stop() {
+  tracker_.CancelAll();
+  tracker_.WaitIdle();
+  workers_.clear();
 }
 
 }  // namespace baton::router

@@ -1,13 +1,13 @@
 #include "services/router/grpc/inference_service.h"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/rpc/grpc_status.h"
-#include "services/router/grpc/authorization.h"
+#include "services/router/bearer.h"
 #include "services/router/grpc/call_from_proto.h"
-#include "services/router/grpc/generate_stream.h"
-#include "services/router/grpc/whole_answer.h"
+#include "services/router/grpc/generate_calls.h"
 
 namespace baton::router {
 namespace {
@@ -103,6 +103,18 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(rpc::ToGrpc(text.status()));
   return reactor;
+}
+
+grpc::Status CheckAuthorization(const grpc::CallbackServerContext& context, SecretSet& api_keys) {
+  if (api_keys.asks_for_nothing()) return grpc::Status::OK;
+  const auto& metadata = context.client_metadata();
+  const auto given = metadata.find("authorization");
+  if (given != metadata.end()) {
+    const std::string_view key = BearerKey({given->second.data(), given->second.size()});
+    if (api_keys.Accepts(key)) return grpc::Status::OK;
+  }
+  return {grpc::StatusCode::UNAUTHENTICATED,
+          "missing or wrong API key: send the metadata 'authorization: Bearer KEY'"};
 }
 
 }  // namespace baton::router

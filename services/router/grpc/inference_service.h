@@ -2,6 +2,9 @@
 #ifndef SERVICES_ROUTER_GRPC_INFERENCE_SERVICE_H_
 #define SERVICES_ROUTER_GRPC_INFERENCE_SERVICE_H_
 
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/status.h>
+
 #include <memory>
 #include <utility>
 
@@ -44,6 +47,12 @@ class InferenceService : public v1::Inference::CallbackService {
   Gateway& gateway_;
   const std::shared_ptr<SecretSet> api_keys_;
 };
+
+// Whether a call may be served: one of the API keys, presented as the metadata
+// "authorization: Bearer KEY".
+
+// UNAUTHENTICATED unless the call presents one of `api_keys`, or these ask for nothing.
+grpc::Status CheckAuthorization(const grpc::CallbackServerContext& context, SecretSet& api_keys);
 
 }  // namespace baton::router
 

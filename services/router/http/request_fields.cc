@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/spelling.h"
 #include "common/base/status.h"
+#include "common/base/strings.h"
 
 namespace baton::router {
 namespace {

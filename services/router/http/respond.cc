@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/drain_status.h"
-#include "common/base/overload_status.h"
 #include "common/base/status.h"
 #include "services/router/core/context_overflow.h"
 

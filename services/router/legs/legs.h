@@ -4,6 +4,9 @@
 #ifndef SERVICES_ROUTER_LEGS_LEGS_H_
 #define SERVICES_ROUTER_LEGS_LEGS_H_
 
+#include <grpcpp/support/client_callback.h>
+
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,14 +19,85 @@
 #include "absl/status/status.h"
 #include "common/base/event_loop.h"
 #include "common/rpc/call_tracker.h"
+#include "common/rpc/cluster_security.h"
 #include "common/tracing/trace_context.h"
+#include "common/types/instance.h"
 #include "proto/baton/v1/common.pb.h"
+#include "proto/baton/v1/decode.grpc.pb.h"
+#include "proto/baton/v1/prefill.grpc.pb.h"
 #include "services/router/core/leg_calls.h"
 #include "services/router/core/router_core.h"
-#include "services/router/legs/decode_stream.h"
-#include "services/router/legs/worker_channels.h"
 
 namespace baton::router {
+
+// One gRPC channel per incarnation of a worker. A restarted worker gets a new channel even at the
+// same address: the old one may be in backoff, and its calls must not reach the new process.
+
+// What calls to one worker need. Calls hold it, so it outlives its entry below.
+struct WorkerStubs {
+  // `security` may be null.
+  WorkerStubs(InstanceRef ref, const std::string& address,
+              std::shared_ptr<const rpc::ClusterSecurity> security);
+
+  const InstanceRef instance;
+  const std::string address;
+  std::unique_ptr<v1::Decode::Stub> decode;
+  std::unique_ptr<v1::Prefill::Stub> prefill;
+};
+
+// One thread.
+class WorkerChannels {
+ public:
+  // `security` may be null.
+  explicit WorkerChannels(std::shared_ptr<const rpc::ClusterSecurity> security)
+      : security_(std::move(security)) {}
+
+  std::shared_ptr<WorkerStubs> Get(const InstanceRef& instance, const std::string& address);
+
+  // Lets go of all but these.
+  void Keep(const std::vector<InstanceRef>& instances);
+
+ private:
+  const std::shared_ptr<const rpc::ClusterSecurity> security_;
+  std::map<InstanceRef, std::shared_ptr<WorkerStubs>> stubs_;
+};
+
+// One Decode.Generate call. Reads one message at a time: the next one only after the loop has
+// handled the last, so that a fast decode can't fill the loop's mailbox.
+class DecodeStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
+ public:
+  // Called on gRPC's threads, one at a time. After a message the reader must call Continue exactly
+  // once; false from `on_message` means that it never will (the loop has stopped).
+  struct Callbacks {
+    std::function<bool(StreamMessage message)> on_message;
+    // The call's end, the last callback.
+    std::function<void(const absl::Status& status)> on_end;
+  };
+
+  // Starts the call; it keeps itself alive until its end.
+  static std::shared_ptr<DecodeStream> Start(std::shared_ptr<WorkerStubs> worker,
+                                             rpc::CallTracker& tracker,
+                                             const v1::DecodeGenerateRequest& request,
+                                             std::chrono::system_clock::time_point deadline,
+                                             const tracing::TraceContext& trace,
+                                             Callbacks callbacks);
+  DecodeStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker,
+               v1::DecodeGenerateRequest request, Callbacks callbacks);
+
+  void Continue() { StartRead(&message_); }
+  void Cancel() { context_->TryCancel(); }
+
+ private:
+  void OnReadDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+  rpc::TrackedContext context_;
+  const std::shared_ptr<WorkerStubs> worker_;
+  const v1::DecodeGenerateRequest request_;
+  Callbacks callbacks_;
+  v1::DecodeGenerateResponse message_;
+  std::shared_ptr<DecodeStream> self_;
+};
 
 // What both legs are told of a request. Copied into the calls.
 struct LegRequest {

@@ -11,7 +11,6 @@
 
 #include "common/base/check.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/prompt_ids.h"
 #include "services/router/worker_convert.h"
 
 namespace baton::router {

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/collective/pending.h"
+#include "common/collective/communicator.h"
 #include "common/collective/testing/local_wiring.h"
 #include "common/collective/threaded_communicator.h"
 #include "common/engine/torch/torch_backend.h"

@@ -1,4 +1,4 @@
-#include "common/base/spelling.h"
+#include "common/base/strings.h"
 
 #include <algorithm>
 #include <cstddef>

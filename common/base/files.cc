@@ -1,6 +1,7 @@
-#include "common/base/replace_file.h"
+#include "common/base/files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +10,15 @@
 #include "absl/strings/str_cat.h"
 
 namespace baton {
+
+FileStamp StampOf(const std::string& path) {
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0) return {};
+  return {static_cast<int64_t>(status.st_ino),
+          int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec,
+          int64_t{status.st_size}};
+}
+
 namespace {
 
 absl::Status WriteAll(int file, std::string_view text) {

@@ -1,3 +1,5 @@
+#include "services/timeline/timeline.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -6,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "services/timeline/timeline.h"
 
 namespace baton::timeline {
 namespace {

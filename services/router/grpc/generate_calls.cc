@@ -1,0 +1,225 @@
+#include "services/router/grpc/generate_calls.h"
+
+#include <string>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/rpc/grpc_status.h"
+
+namespace baton::router {
+
+GenerateStream* GenerateStream::Start(Gateway& gateway, absl::StatusOr<GenerateCall> call) {
+  auto stream = std::make_shared<GenerateStream>(gateway);
+  stream->self_ = stream;
+  absl::Status status = call.status();
+  if (status.ok()) {
+    {
+      MutexLock lock(&stream->mutex_);
+      stream->request_id_ = call->request_id;
+    }
+    stream->want_logprobs_ = call->sampling.logprobs;
+    status = stream->running_.Submit(*std::move(call), stream);
+  }
+  if (!status.ok()) stream->End(rpc::ToGrpc(status));
+  return stream.get();
+}
+
+void GenerateStream::OnPromptTokens(std::vector<TokenPiece> tokens) {
+  v1::GenerateResponse message;
+  AddPromptTokens(tokens, *message.mutable_prompt_logprobs());
+  Enqueue(std::move(message));
+}
+
+void GenerateStream::OnTokens(TextPiece piece) {
+  v1::GenerateResponse message;
+  v1::TokenChunk& chunk = *message.mutable_tokens();
+  chunk.set_text(std::move(piece.text));
+  for (const TokenPiece& token : piece.tokens) {
+    chunk.add_token_ids(token.id);
+    if (want_logprobs_) SetLogprobs(token, *chunk.add_logprobs());
+  }
+  Enqueue(std::move(message));
+}
+
+void GenerateStream::OnFinished(Outcome outcome) {
+  v1::GenerateResponse message;
+  *message.mutable_finished() = FinishedToProto(std::move(outcome));
+  Enqueue(std::move(message));
+  End(grpc::Status::OK);
+}
+
+void GenerateStream::OnError(absl::Status status) { End(rpc::ToGrpc(status)); }
+
+void GenerateStream::Enqueue(v1::GenerateResponse message) {
+  MutexLock lock(&mutex_);
+  if (cancelled_) return;
+  message.set_request_id(request_id_);
+  queue_.push_back(std::move(message));
+  Advance();
+}
+
+void GenerateStream::End(grpc::Status status) {
+  MutexLock lock(&mutex_);
+  if (end_.has_value()) return;
+  end_ = std::move(status);
+  Advance();
+}
+
+void GenerateStream::Advance() {
+  if (writing_ || finished_) return;
+  if (!queue_.empty()) {
+    writing_ = true;
+    StartWrite(&queue_.front());
+  } else if (end_.has_value()) {
+    finished_ = true;
+    Finish(*end_);
+  }
+}
+
+void GenerateStream::OnWriteDone(bool) {
+  MutexLock lock(&mutex_);
+  writing_ = false;
+  queue_.pop_front();
+  if (cancelled_) queue_.clear();
+  Advance();
+}
+
+void GenerateStream::OnCancel() {
+  {
+    MutexLock lock(&mutex_);
+    if (finished_) return;
+    cancelled_ = true;
+    // The message that is being written belongs to gRPC until OnWriteDone.
+    while (queue_.size() > (writing_ ? 1 : 0)) queue_.pop_back();
+    end_ = grpc::Status(grpc::StatusCode::CANCELLED, "the client cancelled the call");
+    Advance();
+  }
+  running_.Cancel();
+}
+
+void GenerateStream::OnDone() { self_.reset(); }
+
+absl::Status RunningCall::Submit(GenerateCall call, std::shared_ptr<ResponseSink> sink) {
+  BATON_ASSIGN_OR_RETURN(const Submitted submitted,
+                         gateway_.Submit(std::move(call), std::move(sink)));
+  bool cancelled = false;
+  {
+    MutexLock lock(&mutex_);
+    call_id_ = submitted.call_id;
+    cancelled = cancelled_;
+  }
+  if (cancelled) gateway_.Cancel(submitted.call_id);
+  return absl::OkStatus();
+}
+
+void RunningCall::Cancel() {
+  uint64_t call_id = 0;
+  {
+    MutexLock lock(&mutex_);
+    cancelled_ = true;
+    call_id = call_id_;
+  }
+  if (call_id != 0) gateway_.Cancel(call_id);
+}
+
+namespace {
+
+v1::FinishReason ReasonToProto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kAbort:
+      return v1::FINISH_REASON_ABORT;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+}  // namespace
+
+void SetLogprobs(const TokenPiece& token, v1::TokenLogprobs& logprobs) {
+  if (token.logprob.has_value()) logprobs.set_logprob(*token.logprob);
+  for (const TokenPiece::Top& top : token.top) {
+    v1::TokenLogprob& entry = *logprobs.add_top();
+    entry.set_token_id(top.id);
+    entry.set_logprob(top.logprob);
+  }
+}
+
+void AddPromptTokens(const std::vector<TokenPiece>& tokens, v1::PromptLogprobs& prompt) {
+  for (const TokenPiece& token : tokens) {
+    prompt.add_token_ids(token.id);
+    SetLogprobs(token, *prompt.add_logprobs());
+  }
+}
+
+v1::Finished FinishedToProto(Outcome outcome) {
+  v1::Finished finished;
+  finished.set_reason(ReasonToProto(outcome.reason));
+  finished.set_matched_stop(std::move(outcome.matched_stop));
+  finished.set_text(std::move(outcome.text));
+  *finished.mutable_usage() = std::move(outcome.usage);
+  *finished.mutable_timing() = std::move(outcome.timing);
+  finished.set_prefill_chain(std::move(outcome.chain_id));
+  finished.set_decode_instance(std::move(outcome.decode_instance));
+  finished.set_attempts(outcome.attempts);
+  for (std::string& warning : outcome.warnings) finished.add_warnings(std::move(warning));
+  return finished;
+}
+
+WholeAnswerCall* WholeAnswerCall::Start(Gateway& gateway, absl::StatusOr<GenerateCall> call,
+                                        v1::WholeAnswer* response) {
+  auto answer = std::make_shared<WholeAnswerCall>(gateway, response);
+  answer->self_ = answer;
+  absl::Status status = call.status();
+  if (status.ok()) {
+    response->set_request_id(call->request_id);
+    answer->want_logprobs_ = call->sampling.logprobs;
+    status = answer->running_.Submit(*std::move(call), answer);
+  }
+  if (!status.ok()) answer->OnError(std::move(status));
+  return answer.get();
+}
+
+void WholeAnswerCall::OnPromptTokens(std::vector<TokenPiece> tokens) {
+  MutexLock lock(&mutex_);
+  if (response_ != nullptr) AddPromptTokens(tokens, *response_->mutable_prompt_logprobs());
+}
+
+void WholeAnswerCall::OnTokens(TextPiece piece) {
+  MutexLock lock(&mutex_);
+  if (response_ == nullptr) return;
+  response_->mutable_text()->append(piece.text);
+  for (const TokenPiece& token : piece.tokens) {
+    response_->add_token_ids(token.id);
+    if (want_logprobs_) SetLogprobs(token, *response_->add_logprobs());
+  }
+}
+
+void WholeAnswerCall::OnFinished(Outcome outcome) {
+  MutexLock lock(&mutex_);
+  if (response_ == nullptr) return;
+  response_->mutable_text()->append(std::exchange(outcome.text, ""));
+  *response_->mutable_finished() = FinishedToProto(std::move(outcome));
+  End(grpc::Status::OK);
+}
+
+void WholeAnswerCall::OnError(absl::Status status) {
+  MutexLock lock(&mutex_);
+  End(rpc::ToGrpc(status));
+}
+
+void WholeAnswerCall::OnCancel() {
+  {
+    MutexLock lock(&mutex_);
+    End(grpc::Status(grpc::StatusCode::CANCELLED, "the client cancelled the call"));
+  }
+  running_.Cancel();
+}
+
+void WholeAnswerCall::End(const grpc::Status& status) {
+  if (std::exchange(response_, nullptr) != nullptr) Finish(status);
+}
+
+}  // namespace baton::router
