@@ -53,7 +53,7 @@ absl::StatusOr<std::string> BootstrapStore::Get(const std::string& key, int64_t 
   const auto entry = entries_.find(key);
   if (entry != entries_.end()) return entry->second;
   return absl::DeadlineExceededError(
-      absl::StrCat("nobody has set ", key, " within ", timeout_ms, " ms"));
+      absl::StrCat("no rank has set ", key, " within ", timeout_ms, " ms"));
 }
 
 absl::Status BootstrapStore::ended() {

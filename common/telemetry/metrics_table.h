@@ -56,7 +56,7 @@ enum class Metric {
   kKvTransferSeconds,
   kKvTransferFailuresTotal,
   kKvMessagesRefusedTotal,
-  kDataPlaneStrangersTotal,
+  kDataPlaneUnprovenMessagesTotal,
   kKvCommitsRepeatedTotal,
   kKvGrantsActive,
   kKvLeasesExpiredTotal,
@@ -64,7 +64,7 @@ enum class Metric {
   kWorkers,
   kReadyPairs,
   kMembershipLeasesExpiredTotal,
-  kBooksMendedTotal,
+  kAccountingErrorsTotal,
   kRefusingRouters,
   kRouterPausesTotal,
   // Drain.
@@ -348,7 +348,8 @@ inline constexpr MetricInfo kTable[] = {
      "KV messages that decode refused to place, and receipts that prefill could not assign, by "
      "reason.",
      kP | kD, kRefusalLabels},
-    {Metric::kDataPlaneStrangersTotal, "baton_data_plane_strangers_total", kCounter, "messages",
+    {Metric::kDataPlaneUnprovenMessagesTotal, "baton_data_plane_unproven_messages_total", kCounter,
+     "messages",
      "Messages of the data plane that were dropped because their sender had not proved that a "
      "router of this cluster had told it of this worker, or repeated another's proof.",
      kP | kD},
@@ -366,7 +367,7 @@ inline constexpr MetricInfo kTable[] = {
      "Pairs of a prefill chain and a decode service that can serve.", kR},
     {Metric::kMembershipLeasesExpiredTotal, "baton_membership_leases_expired_total", kCounter,
      "leases", "Workers dropped because they stopped sending heartbeats.", kR},
-    {Metric::kBooksMendedTotal, "baton_router_books_mended_total", kCounter, "entries",
+    {Metric::kAccountingErrorsTotal, "baton_router_accounting_errors_total", kCounter, "entries",
      "Times that the router counted more ends than starts of work on a worker. A value above 0 "
      "is a bug to report; it affects load balancing, not requests.",
      kR},

@@ -134,8 +134,8 @@ struct DataPlaneCounters {
   std::atomic<uint64_t> receive_errors{0};      // OnPlaced(error)
   std::atomic<uint64_t> messages_refused{0};    // by the handler, or runs don't sum to the payload
   std::atomic<uint64_t> messages_malformed{0};  // bad magic or version, kind without a handler
-  std::atomic<uint64_t> messages_of_strangers{0};  // dropped unread, for want of a proof
-  std::atomic<uint64_t> peer_failures{0};          // endpoints that were found dead
+  std::atomic<uint64_t> unproven_messages{0};   // dropped unread, for want of a proof
+  std::atomic<uint64_t> peer_failures{0};       // endpoints that were found dead
 };
 
 class DataPlane {

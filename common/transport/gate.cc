@@ -32,13 +32,14 @@ uint64_t NewSession() {
   return session;
 }
 
-Proof ProofOf(std::string_view secret, uint64_t session, const Greeter& greeter,
+Proof ProofOf(std::string_view secret, uint64_t session, const GreetingSender& greeting_sender,
               std::span<const std::byte> address) {
-  std::vector<std::byte> said(sizeof(session) + sizeof(greeter) + address.size());
+  std::vector<std::byte> said(sizeof(session) + sizeof(greeting_sender) + address.size());
   std::memcpy(said.data(), &session, sizeof(session));
-  std::memcpy(said.data() + sizeof(session), &greeter, sizeof(greeter));
+  std::memcpy(said.data() + sizeof(session), &greeting_sender, sizeof(greeting_sender));
   if (!address.empty()) {
-    std::memcpy(said.data() + sizeof(session) + sizeof(greeter), address.data(), address.size());
+    std::memcpy(said.data() + sizeof(session) + sizeof(greeting_sender), address.data(),
+                address.size());
   }
   Proof proof;
   unsigned bytes = 0;
@@ -66,9 +67,9 @@ std::vector<std::byte> WithPass(uint64_t session, std::span<const std::byte> mes
   return whole;
 }
 
-bool Gate::Admit(uint64_t session, const Greeter& greeter, std::span<const std::byte> address,
-                 const Proof& proof) {
-  const Proof right = ProofOf(secret_, session, greeter, address);
+bool Gate::Admit(uint64_t session, const GreetingSender& greeting_sender,
+                 std::span<const std::byte> address, const Proof& proof) {
+  const Proof right = ProofOf(secret_, session, greeting_sender, address);
   if (CRYPTO_memcmp(right.data(), proof.data(), right.size()) != 0 || Knows(session)) return false;
   Remember(session);
   return true;

@@ -33,11 +33,11 @@ struct Pass {
 };
 static_assert(sizeof(Pass) == 16, "the pass travels as its bytes");
 
-// Follows the Greeter in a greeting: HMAC-SHA256 of session, Greeter and the greeting plane's
-// address, keyed with the greeted plane's secret.
+// Follows the GreetingSender in a greeting: HMAC-SHA256 of session, GreetingSender and the greeting
+// plane's address, keyed with the greeted plane's secret.
 using Proof = std::array<std::byte, 32>;
 
-Proof ProofOf(std::string_view secret, uint64_t session, const Greeter& greeter,
+Proof ProofOf(std::string_view secret, uint64_t session, const GreetingSender& greeting_sender,
               std::span<const std::byte> address);
 
 // Never 0.
@@ -60,8 +60,8 @@ class Gate {
   void Begin(uint64_t session) { Remember(session); }
   // Lets a session in. False: the proof is wrong, or the session is not new, as in a replayed
   // greeting.
-  bool Admit(uint64_t session, const Greeter& greeter, std::span<const std::byte> address,
-             const Proof& proof);
+  bool Admit(uint64_t session, const GreetingSender& greeting_sender,
+             std::span<const std::byte> address, const Proof& proof);
   bool Knows(uint64_t session) const { return sessions_.contains(session); }
 
   // Sessions that are remembered, the newest. Far more than any process opens connections: one that

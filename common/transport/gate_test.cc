@@ -8,26 +8,29 @@
 namespace baton {
 namespace {
 
-const Greeter kGreeter{1, 2, 3, 4};
+const GreetingSender kGreetingSender{1, 2, 3, 4};
 const std::vector<std::byte> kAddress(100, std::byte{7});
 
 TEST(GateTest, AdmitsWhoHasTheSecretOnce) {
   Gate gate("secret");
   EXPECT_FALSE(gate.Knows(5));
-  EXPECT_TRUE(gate.Admit(5, kGreeter, kAddress, ProofOf("secret", 5, kGreeter, kAddress)));
+  EXPECT_TRUE(
+      gate.Admit(5, kGreetingSender, kAddress, ProofOf("secret", 5, kGreetingSender, kAddress)));
   EXPECT_TRUE(gate.Knows(5));
-  EXPECT_FALSE(gate.Admit(5, kGreeter, kAddress, ProofOf("secret", 5, kGreeter, kAddress)))
+  EXPECT_FALSE(
+      gate.Admit(5, kGreetingSender, kAddress, ProofOf("secret", 5, kGreetingSender, kAddress)))
       << "a greeting that is played again";
 }
 
 TEST(GateTest, AProofIsOfAllThatIsSaid) {
   Gate gate("secret");
-  const Proof proof = ProofOf("secret", 5, kGreeter, kAddress);
-  EXPECT_FALSE(gate.Admit(5, kGreeter, kAddress, ProofOf("Secret", 5, kGreeter, kAddress)));
-  EXPECT_FALSE(gate.Admit(6, kGreeter, kAddress, proof));
+  const Proof proof = ProofOf("secret", 5, kGreetingSender, kAddress);
+  EXPECT_FALSE(
+      gate.Admit(5, kGreetingSender, kAddress, ProofOf("Secret", 5, kGreetingSender, kAddress)));
+  EXPECT_FALSE(gate.Admit(6, kGreetingSender, kAddress, proof));
   EXPECT_FALSE(gate.Admit(5, {1, 2, 3, 5}, kAddress, proof));
-  EXPECT_FALSE(gate.Admit(5, kGreeter, std::span(kAddress).first(99), proof));
-  EXPECT_FALSE(gate.Admit(5, kGreeter, kAddress, Proof{}));
+  EXPECT_FALSE(gate.Admit(5, kGreetingSender, std::span(kAddress).first(99), proof));
+  EXPECT_FALSE(gate.Admit(5, kGreetingSender, kAddress, Proof{}));
   EXPECT_FALSE(gate.Knows(5));
 }
 

@@ -128,7 +128,7 @@ TEST(StrangerTest, WithASecretOnlyThoseWhoProveItAreHeard) {
     const auto dropped = [&](std::vector<std::byte> header, std::vector<std::byte> payload) {
       sender.Send(std::move(header), std::move(payload));
       ++strangers;
-      while ((*plane)->counters().messages_of_strangers < strangers) sender.Progress();
+      while ((*plane)->counters().unproven_messages < strangers) sender.Progress();
     };
     const std::vector<std::byte> payload = testing::Pattern(1, 100);
     const uint64_t session = 77;
@@ -142,12 +142,12 @@ TEST(StrangerTest, WithASecretOnlyThoseWhoProveItAreHeard) {
     const std::string sealed = "no address of Baton's";
     const std::span<const std::byte> own = std::as_bytes(std::span<const char>(sealed));
     const std::vector<std::byte> own_bytes(own.begin(), own.end());
-    const Greeter greeter{0, 1, 2, 3};
+    const GreetingSender greeting_sender{0, 1, 2, 3};
     const auto greeting = [&](const std::string& secret, std::span<const std::byte> of) {
-      return WithPass(session,
-                      EncodePull(kGreetingKind, greeter, ProofOf(secret, session, greeter, of)));
+      return WithPass(session, EncodePull(kGreetingKind, greeting_sender,
+                                          ProofOf(secret, session, greeting_sender, of)));
     };
-    dropped(WithPass(session, EncodePull(kGreetingKind, greeter)), own_bytes);
+    dropped(WithPass(session, EncodePull(kGreetingKind, greeting_sender)), own_bytes);
     dropped(greeting("guess", own), own_bytes);
     dropped(greeting(address->secret, own.first(3)), own_bytes);
     dropped(DataUnder(session, 1), payload);
@@ -160,11 +160,11 @@ TEST(StrangerTest, WithASecretOnlyThoseWhoProveItAreHeard) {
     BareSender other(address->ucx);
     other.Send(greeting(address->secret, own), own_bytes);
     ++strangers;
-    while ((*plane)->counters().messages_of_strangers < strangers) {
+    while ((*plane)->counters().unproven_messages < strangers) {
       sender.Progress();
       other.Progress();
     }
-    EXPECT_EQ((*plane)->counters().messages_of_strangers, strangers);
+    EXPECT_EQ((*plane)->counters().unproven_messages, strangers);
   }
   (*plane)->Shutdown();
   EXPECT_EQ((*plane)->counters().messages_received, 1u);

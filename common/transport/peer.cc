@@ -80,15 +80,16 @@ absl::Status Peer::Open(ucp_worker_h worker, const PeerAddress& address,
 
 void Peer::Greet(const std::string& secret, const std::string& own_address) {
   const uint64_t process = shared_->options.pull ? static_cast<uint64_t>(getpid()) : 0;
-  const Greeter greeter{process, shared_->ledger->address(), shared_->ledger->cookie(), id_};
+  const GreetingSender greeting_sender{process, shared_->ledger->address(),
+                                       shared_->ledger->cookie(), id_};
   if (secret.empty()) {
-    greeting_message_ = EncodePull(kGreetingKind, greeter);
+    greeting_message_ = EncodePull(kGreetingKind, greeting_sender);
   } else {
     session_ = NewSession();
     shared_->gate->Begin(*session_);
-    const Proof proof =
-        ProofOf(secret, *session_, greeter, std::as_bytes(std::span<const char>(own_address)));
-    greeting_message_ = WithPass(*session_, EncodePull(kGreetingKind, greeter, proof));
+    const Proof proof = ProofOf(secret, *session_, greeting_sender,
+                                std::as_bytes(std::span<const char>(own_address)));
+    greeting_message_ = WithPass(*session_, EncodePull(kGreetingKind, greeting_sender, proof));
   }
   // UCX reads both until the greeting is out; own_address lives as long as the data plane.
   ucp_request_param_t send{};

@@ -65,14 +65,15 @@ class Peer {
   void PullEnded(const PullEnd& end);
 
   // The greeting that a return endpoint answers.
-  void Answers(const Greeter& greeter, std::optional<uint64_t> session) {
-    greeter_ = greeter;
+  void Answers(const GreetingSender& greeting_sender, std::optional<uint64_t> session) {
+    greeting_sender_ = greeting_sender;
     session_ = session;
   }
   // `words`: a Goodbye or a Ping.
   template <typename Words>
   bool IsReturnTo(const Words& words) const {
-    return greeter_.has_value() && greeter_->cookie == words.cookie && greeter_->peer == words.peer;
+    return greeting_sender_.has_value() && greeting_sender_->cookie == words.cookie &&
+           greeting_sender_->peer == words.peer;
   }
 
   // Answers an opener's ping.
@@ -152,7 +153,7 @@ class Peer {
   std::deque<std::unique_ptr<Operation>> control_;
   std::deque<std::unique_ptr<Operation>> data_;
   std::unordered_map<uint64_t, Operation*> offers_;  // In the ledger, by id.
-  std::optional<Greeter> greeter_;                   // For a return endpoint.
+  std::optional<GreetingSender> greeting_sender_;    // For a return endpoint.
   std::optional<uint64_t> session_;                  // If the peer's plane has a secret.
   uint64_t pull_source_ = 0;                         // The peer's id for us; 0: it reads nothing.
   std::vector<std::byte> greeting_message_;          // UCX reads it until the greeting is out.

@@ -16,7 +16,8 @@
 
 namespace baton {
 
-// Sent by UcxDataPlane itself, as the greeting is, and only after a greeting that had a Greeter.
+// Sent by UcxDataPlane itself, as the greeting is, and only after a greeting that had a
+// GreetingSender.
 inline constexpr uint16_t kPullOfferKind = 0xfffe;
 inline constexpr uint16_t kPullReadyKind = 0xfffd;
 inline constexpr uint16_t kPullEndKind = 0xfffc;
@@ -25,36 +26,36 @@ inline constexpr uint16_t kPingKind = 0xfffa;
 inline constexpr uint16_t kPongKind = 0xfff9;
 
 // Follows a greeting's frame: the sender, and where readers find its process's offer ledger.
-struct Greeter {
+struct GreetingSender {
   uint64_t process = 0;  // In its pid namespace, which may be another one. 0: offers nothing.
   uint64_t ledger = 0;   // Address of OfferLedger's words.
   uint64_t cookie = 0;   // The ledger's first word; another value: another process.
-  uint64_t peer = 0;     // The greeter's id for the greeted peer.
+  uint64_t peer = 0;     // The greeting_sender's id for the greeted peer.
 };
 
 // The last message of a connection that its opener closes on purpose: close your end as well.
 struct Goodbye {
-  uint64_t cookie = 0;  // Greeter::cookie.
-  uint64_t peer = 0;    // Greeter::peer.
+  uint64_t cookie = 0;  // GreetingSender::cookie.
+  uint64_t peer = 0;    // GreetingSender::peer.
 };
 
 // Does this connection still work? From its opener, with the same fields as its Goodbye.
 struct Ping {
-  uint64_t cookie = 0;  // Greeter::cookie.
-  uint64_t peer = 0;    // Greeter::peer.
+  uint64_t cookie = 0;  // GreetingSender::cookie.
+  uint64_t peer = 0;    // GreetingSender::peer.
   uint64_t sequence = 0;
 };
 
 // The answer, over the return endpoint.
 struct Pong {
-  uint64_t peer = 0;  // Greeter::peer.
+  uint64_t peer = 0;  // GreetingSender::peer.
   uint64_t sequence = 0;
 };
 
 // "I can read your memory, offer me payloads."
 struct PullReady {
-  uint64_t peer = 0;    // Greeter::peer.
-  uint64_t source = 0;  // The reader's id for the greeter.
+  uint64_t peer = 0;    // GreetingSender::peer.
+  uint64_t source = 0;  // The reader's id for the greeting_sender.
 };
 
 // A message whose payload stays where it is; its own frame and header follow.
@@ -76,7 +77,7 @@ enum class PullOutcome : uint64_t {
 };
 
 struct PullEnd {
-  uint64_t peer = 0;  // Greeter::peer.
+  uint64_t peer = 0;  // GreetingSender::peer.
   uint64_t id = 0;    // The offer's.
   PullOutcome outcome = PullOutcome::kTaken;
 };

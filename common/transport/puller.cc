@@ -48,7 +48,7 @@ bool ReadProcess(uint64_t process, uint64_t address, std::span<std::byte> to) {
   return to.empty() || ReadRuns(process, address, {&run, 1});
 }
 
-bool Puller::AddSource(uint64_t source, const Greeter& greeting) {
+bool Puller::AddSource(uint64_t source, const GreetingSender& greeting) {
   uint64_t cookie = 0;
   // Another pid namespace, another user, a container's or a system's rule (seccomp, Yama): then
   // this fails, or another process answers.
@@ -126,7 +126,7 @@ bool Puller::ReadSlice(Pending& pending, uint64_t process) {
 }
 
 bool Puller::StillOffered(const PullOffer& offer) const {
-  const Greeter& source = sources_.at(offer.source);
+  const GreetingSender& source = sources_.at(offer.source);
   uint64_t id = 0;
   return ReadProcess(source.process, OfferLedger::SlotAddress(source.ledger, offer.slot),
                      std::as_writable_bytes(std::span(&id, 1))) &&

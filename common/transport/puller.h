@@ -45,9 +45,9 @@ class Puller {
   explicit Puller(std::function<void(const Pull&, const absl::Status&)> on_end)
       : on_end_(std::move(on_end)) {}
 
-  // Whether the greeter's memory can be read, and is the greeter's: then it is `source` from now
-  // on.
-  bool AddSource(uint64_t source, const Greeter& greeting);
+  // Whether the greeting_sender's memory can be read, and is the greeting_sender's: then it is
+  // `source` from now on.
+  bool AddSource(uint64_t source, const GreetingSender& greeting);
   // The process is lost. Its pulls end UNAVAILABLE.
   void RemoveSource(uint64_t source);
   bool HasSource(uint64_t source) const { return sources_.contains(source); }
@@ -79,7 +79,7 @@ class Puller {
   void EndFront(const absl::Status& status);
 
   const std::function<void(const Pull&, const absl::Status&)> on_end_;
-  std::unordered_map<uint64_t, Greeter> sources_;
+  std::unordered_map<uint64_t, GreetingSender> sources_;
   std::deque<Pending> pulls_;  // Read in their order.
   std::vector<Answer> answers_;
 };

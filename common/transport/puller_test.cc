@@ -45,7 +45,7 @@ class PullerTest : public ::testing::Test {
   OfferLedger ledger_{1};
   std::vector<std::byte> payload_;
   std::vector<std::byte> target_;
-  Greeter greeting_;
+  GreetingSender greeting_;
   OfferLedger::Offer offered_;
   std::vector<absl::Status> ends_;
   Puller puller_{[this](const Puller::Pull& pull, const absl::Status& status) {
@@ -144,7 +144,7 @@ TEST_F(PullerTest, ALostProcessEndsItsPullsAndNoOthers) {
 
 // What a process of another pid namespace, with the same number, looks like; or one that is gone.
 TEST_F(PullerTest, IsNotTakenInByAnotherProcess) {
-  Greeter other = greeting_;
+  GreetingSender other = greeting_;
   other.cookie += 1;
   EXPECT_FALSE(puller_.AddSource(kSource, other));
   other = greeting_;

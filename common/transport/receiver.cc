@@ -113,44 +113,43 @@ bool Receiver::PassesGate(std::span<const std::byte>& message, std::span<const s
   if (gate_->open()) return true;
   const std::optional<uint64_t> session = TakePass(message);
   if (!session.has_value()) {
-    CountStranger();
+    CountUnproven();
     return false;
   }
   const std::optional<Frame> frame = ParseFrame(message);
   if (frame.has_value() && frame->kind == kGreetingKind && !is_rendezvous) {
     // Taken here whole, since the session counts from now on.
-    if (!PassesGreeting(*session, message, payload)) CountStranger();
+    if (!PassesGreeting(*session, message, payload)) CountUnproven();
     return false;
   }
   if (gate_->Knows(*session)) return true;
-  CountStranger();
+  CountUnproven();
   return false;
 }
 
 bool Receiver::PassesGreeting(uint64_t session, std::span<const std::byte> message,
                               std::span<const std::byte> sealed_address) {
   std::span<const std::byte> rest;
-  const auto greeter = DecodePull<Greeter>(message, &rest);
+  const auto greeting_sender = DecodePull<GreetingSender>(message, &rest);
   Proof proof;
-  if (!greeter.has_value() || rest.size() != proof.size() ||
+  if (!greeting_sender.has_value() || rest.size() != proof.size() ||
       sealed_address.size() > kMaxPeerAddressBytes) {
     return false;
   }
   std::memcpy(proof.data(), rest.data(), proof.size());
-  if (!gate_->Admit(session, *greeter, sealed_address, proof)) return false;
+  if (!gate_->Admit(session, *greeting_sender, sealed_address, proof)) return false;
   greetings_.push_back(
       {std::string(reinterpret_cast<const char*>(sealed_address.data()), sealed_address.size()),
-       greeter, session});
+       greeting_sender, session});
   return true;
 }
 
-void Receiver::CountStranger() {
-  const uint64_t count = 1 + counters_->messages_of_strangers.fetch_add(1);
+void Receiver::CountUnproven() {
+  const uint64_t count = 1 + counters_->unproven_messages.fetch_add(1);
   // 1, 2, 4, 8 ...: a flood of them is no flood of lines.
   if ((count & (count - 1)) == 0) {
-    LOG(kWarning)
-        << "data plane: " << count
-        << " messages of strangers have been dropped: they prove no secret of this worker";
+    LOG(kWarning) << "data plane: " << count
+                  << " messages were dropped: their senders have not proved this worker's secret";
   }
 }
 
@@ -198,7 +197,7 @@ void Receiver::OnGreeting(std::span<const std::byte> message,
   }
   greetings_.push_back(
       {std::string(reinterpret_cast<const char*>(sealed_address.data()), sealed_address.size()),
-       DecodePull<Greeter>(message), std::nullopt});
+       DecodePull<GreetingSender>(message), std::nullopt});
 }
 
 std::optional<Placement> Receiver::Admit(MessageHandler** handler,

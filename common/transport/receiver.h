@@ -33,8 +33,8 @@ class Receiver {
 
   struct Greeting {
     std::string sealed_address;
-    std::optional<Greeter> greeter;   // None of an older one.
-    std::optional<uint64_t> session;  // If the plane has a secret.
+    std::optional<GreetingSender> greeting_sender;  // None of an older one.
+    std::optional<uint64_t> session;                // If the plane has a secret.
   };
   // From peers that have greeted since the last call.
   std::vector<Greeting> TakeGreetings() { return std::exchange(greetings_, {}); }
@@ -70,7 +70,7 @@ class Receiver {
                   bool is_rendezvous);
   bool PassesGreeting(uint64_t session, std::span<const std::byte> message,
                       std::span<const std::byte> sealed_address);
-  void CountStranger();
+  void CountUnproven();
   bool OnOffer(std::span<const std::byte> message);
 
   // The handler's answer, if its runs fit; counts what is dropped.

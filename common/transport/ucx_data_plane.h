@@ -66,7 +66,7 @@ class UcxDataPlane : public DataPlane {
   void LookAfterPeers();
   void Fail(Peer& peer, PeerId id, const absl::Status& failure);
   void CloseReturn(PeerId id, const absl::Status& reason);
-  void OfferPulls(const Greeter& greeting, PeerId to);
+  void OfferPulls(const GreetingSender& greeting, PeerId to);
   bool Pull();
   absl::StatusOr<PeerId> ConnectNow(std::string_view address, Peer::Direction direction);
   void SendNow(PeerId peer, Outgoing message);

@@ -28,9 +28,9 @@ void UcxDataPlane::AnswerGreetings() {
         ConnectNow(greeting.sealed_address, Peer::Direction::kReturn);
     if (!peer.ok()) {
       LOG(kWarning) << "data plane: return endpoint: " << peer.status().message();
-    } else if (greeting.greeter.has_value()) {
-      peers_.at(*peer)->Answers(*greeting.greeter, greeting.session);
-      OfferPulls(*greeting.greeter, *peer);
+    } else if (greeting.greeting_sender.has_value()) {
+      peers_.at(*peer)->Answers(*greeting.greeting_sender, greeting.session);
+      OfferPulls(*greeting.greeting_sender, *peer);
     }
   }
 }
@@ -102,7 +102,7 @@ void UcxDataPlane::CloseReturn(PeerId id, const absl::Status& reason) {
   receiver_.puller().RemoveSource(id);
 }
 
-void UcxDataPlane::OfferPulls(const Greeter& greeting, PeerId to) {
+void UcxDataPlane::OfferPulls(const GreetingSender& greeting, PeerId to) {
   if (!options_.pull || greeting.process == 0) return;
   if (!receiver_.puller().AddSource(to, greeting)) return;
   LOG(kInfo) << "data plane: peer " << to << " is on this host, and its payloads are read there";

@@ -18,7 +18,8 @@ std::string OpenListenerWarning(const std::string& host,
                                 const std::shared_ptr<const rpc::ClusterSecurity>& security) {
   if (security != nullptr || net::IsLoopback(host)) return "";
   return absl::StrCat("the listener for the cluster's processes on ", host,
-                      " asks nobody who they are: whoever reaches it can join, drain and read. Set "
+                      " does not authenticate its callers: any process that reaches it can join, "
+                      "drain and read. Set "
                       "--cluster-tls-cert or --cluster-token-file (docs/security.md)");
 }
 

@@ -99,9 +99,9 @@ absl::Status WorkerRuntime::StartEndpoint() {
 std::string WorkerRuntime::Scrape() {
   if (const DataPlaneCounters* counters = counters_; counters != nullptr) {
     MutexLock lock(&scrape_mutex_);
-    const uint64_t strangers = counters->messages_of_strangers;
-    metrics_.Increment(Metric::kDataPlaneStrangersTotal,
-                       static_cast<double>(strangers - std::exchange(strangers_told_, strangers)));
+    const uint64_t unproven = counters->unproven_messages;
+    metrics_.Increment(Metric::kDataPlaneUnprovenMessagesTotal,
+                       static_cast<double>(unproven - std::exchange(unproven_told_, unproven)));
   }
   return metrics_.Scrape();
 }

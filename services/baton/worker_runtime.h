@@ -97,7 +97,7 @@ class WorkerRuntime {
   // From when the data plane stands; probes come before.
   std::atomic<const DataPlaneCounters*> counters_{nullptr};
   Mutex scrape_mutex_;
-  uint64_t strangers_told_ ABSL_GUARDED_BY(scrape_mutex_) = 0;
+  uint64_t unproven_told_ ABSL_GUARDED_BY(scrape_mutex_) = 0;
 };
 
 // What UCX may use, said in its environment variables.

@@ -11,7 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
-#include "services/links/core/group_desk.h"
+#include "services/links/core/group_rendezvous.h"
 #include "services/links/messages.h"
 
 namespace baton::links {

@@ -10,7 +10,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "services/links/core/group_desk.h"
+#include "services/links/core/group_rendezvous.h"
 #include "services/links/messages.h"
 
 namespace baton::links {

@@ -99,7 +99,8 @@ void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& w
   advance(Metric::kRouterPausesTotal, load.pauses_total, last_.pauses_total, {});
   advance(Metric::kMembershipLeasesExpiredTotal, load.leases_expired_total,
           last_.leases_expired_total, {});
-  advance(Metric::kBooksMendedTotal, load.books_mended_total, last_.books_mended_total, {});
+  advance(Metric::kAccountingErrorsTotal, load.accounting_errors_total,
+          last_.accounting_errors_total, {});
   last_ = load;
   drain_.Update(metrics_, load.drain, draining);
   std::map<std::pair<std::string, std::string>, int> counts;

@@ -435,8 +435,8 @@ void RouterShell::Refresh(int64_t now_us) {
 }
 
 void RouterShell::LogTroubles(const RouterLoad& load) {
-  if (told_.books_mended_total < load.books_mended_total) {
-    LOG(kError) << "by the router's books work has ended on a worker more often than it had begun; "
+  if (told_.accounting_errors_total < load.accounting_errors_total) {
+    LOG(kError) << "by the router's accounting more work has ended on a worker than had begun; "
                    "requests don't suffer, but this is a bug: please report it with the log so far";
   }
   if (told_.pauses_total < load.pauses_total) {

@@ -96,7 +96,7 @@ def secured(tiny_model, ours, tmp_path_factory):
 
 def test_a_cluster_with_certificates_serves(secured):
     assert serves(secured)
-    assert all(secured.metric(name, "baton_data_plane_strangers_total") == 0 for name in secured.metrics_ports)
+    assert all(secured.metric(name, "baton_data_plane_unproven_messages_total") == 0 for name in secured.metrics_ports)
 
 
 def test_who_shows_no_good_certificate_gets_nowhere(secured, ours, tmp_path):

@@ -175,7 +175,7 @@ void RouterProcess::Token(uint64_t call, uint64_t attempt_id, const SampledToken
       if (StrikeWithNonsense(attempt_id, kNoToken)) message = SampledToken{kVocabulary};
       break;
     case 3:
-      if (StrikeWithNonsense(attempt_id, kNoMessage)) message = router::StreamNonsense{};
+      if (StrikeWithNonsense(attempt_id, kNoMessage)) message = router::StreamMalformed{};
       break;
     case 4:
       if (StrikeWithNonsense(attempt_id, kNoReason)) message = router::StreamFinished{};

@@ -88,7 +88,7 @@ std::optional<RouterWitness::End> RouterWitness::RefusalOf(const router::CallSub
   if (event.deadline_us <= world_.now_us()) return refused(absl::StatusCode::kDeadlineExceeded);
   const bool queue_full = CountOf(Phase::kWaiting) >= limits_.max_waiting;
   if (members_.Pairs().empty()) {
-    if (HopeUntilUs() == 0) return refused(absl::StatusCode::kUnavailable);
+    if (PairAwaitedUntilUs() == 0) return refused(absl::StatusCode::kUnavailable);
     if (queue_full) return refused(absl::StatusCode::kResourceExhausted, /*overloaded=*/true);
     return std::nullopt;
   }
@@ -288,13 +288,14 @@ void RouterWitness::HearPause() {
     if (!request.waits() || wait_for_room_ || std::exchange(request.excused, true)) continue;
     request.until_us = std::max(request.until_us, until_us);
   }
-  if (world_.now_us() < hope_from_us_) return;
-  hope_until_us_ = until_us;
-  hope_from_us_ = until_us + limits_.membership.lease_us;
+  if (world_.now_us() < next_pause_counts_from_us_) return;
+  pair_awaited_until_us_ = until_us;
+  next_pause_counts_from_us_ = until_us + limits_.membership.lease_us;
 }
 
-int64_t RouterWitness::HopeUntilUs() const {
-  const int64_t after_pause_us = world_.now_us() < hope_until_us_ ? hope_until_us_ : 0;
+int64_t RouterWitness::PairAwaitedUntilUs() const {
+  const int64_t after_pause_us =
+      world_.now_us() < pair_awaited_until_us_ ? pair_awaited_until_us_ : 0;
   return std::max(members_.PairExpectedUntilUs(), after_pause_us);
 }
 

@@ -173,7 +173,7 @@ class RouterWitness {
   int CountOf(Phase phase) const;
   int CountWaiting() const;  // Without those that have just failed.
   bool BudgetAllows();
-  int64_t HopeUntilUs() const;
+  int64_t PairAwaitedUntilUs() const;
   // Whether some ready pair, but not the failed one, takes the request. `with_room`: at once, as
   // far as can be told for certain; then with another worker in the failed one's place if there is
   // one.
@@ -194,9 +194,9 @@ class RouterWitness {
   std::map<uint64_t, uint64_t> calls_;    // By attempt, of those that are not over.
   uint64_t admitted_ = 0;
   uint64_t attempts_ = 0;
-  bool wait_for_room_ = false;  // All who wait; else for a pair.
-  int64_t hope_until_us_ = 0;   // After a pause.
-  int64_t hope_from_us_ = 0;
+  bool wait_for_room_ = false;         // All who wait; else for a pair.
+  int64_t pair_awaited_until_us_ = 0;  // After a pause.
+  int64_t next_pause_counts_from_us_ = 0;
   std::map<InstanceRef, Cap> limited_;  // Workers that have ever refused for want of room.
   std::deque<int64_t> begun_s_;         // Start times of recent requests.
   std::deque<int64_t> retried_s_;       // Times of recent retries charged to the budget.

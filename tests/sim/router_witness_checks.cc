@@ -160,7 +160,7 @@ void RouterWitness::See(const router::FinishCall& action) {
     totals_.budget_exhausted_total += failure.lacks_budget ? 1 : 0;
     totals_.drain.worker_total += !failure.full && failure.otherwise.by_drain ? 1 : 0;
     if (!drain_over_) CheckEnd(action, failure.otherwise);
-  } else if (of.waits() && members_.Pairs().empty() && HopeUntilUs() == 0) {
+  } else if (of.waits() && members_.Pairs().empty() && PairAwaitedUntilUs() == 0) {
     End end{std::nullopt, absl::StatusCode::kUnavailable, "router", "", false, false};
     if (of.failed.has_value()) end = of.failed->otherwise;
     if (end.by_drain) end.leg = "router", end.instance = "";
@@ -256,7 +256,7 @@ void RouterWitness::CheckWaiting() {
   if (ready && FitsSome(*oldest, failed, /*with_room=*/true)) {
     Complain(oldest->asked.call_id, "waits while a pair has room for it");
   }
-  if (!ready && HopeUntilUs() == 0) Complain(oldest->asked.call_id, "waits in vain");
+  if (!ready && PairAwaitedUntilUs() == 0) Complain(oldest->asked.call_id, "waits in vain");
 }
 
 void RouterWitness::CheckLoad(const router::RouterLoad& load) {
@@ -272,7 +272,7 @@ void RouterWitness::CheckLoad(const router::RouterLoad& load) {
   };
   const bool cluster = load.pauses_total == members_.pauses_total() &&
                        load.leases_expired_total == members_.leases_expired_total() &&
-                       load.books_mended_total == 0;
+                       load.accounting_errors_total == 0;
   const bool totals = same(load.retries_prefill, totals_.retries_prefill) &&
                       same(load.retries_decode, totals_.retries_decode) &&
                       load.budget_exhausted_total == totals_.budget_exhausted_total &&

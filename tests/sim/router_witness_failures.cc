@@ -66,7 +66,7 @@ void RouterWitness::JudgeRefused(const Request& request, Failure& failure) {
   ++totals_.RetriesOf(failure.blamed).refused_total;
   HearRefusal(failure.blamed == Role::kDecode ? request.pair.decode : request.pair.chain.stage0,
               failure.status);
-  const bool in_vain = members_.Pairs().empty() && HopeUntilUs() == 0;
+  const bool in_vain = members_.Pairs().empty() && PairAwaitedUntilUs() == 0;
   const bool may = request.refused < kMostRefusals && request.asked.deadline_us > world_.now_us() &&
                    CountOf(Phase::kWaiting) < limits_.max_waiting && !in_vain;
   failure.takes_budget = true;
@@ -86,7 +86,7 @@ void RouterWitness::JudgeFailed(const Request& request, Failure& failure, bool f
   // Some of those that failed earlier in the same event may wait.
   const bool place_to_wait = CountOf(Phase::kWaiting) < limits_.max_waiting;
   if (members_.Pairs().empty()) {
-    const bool wait = HopeUntilUs() != 0;
+    const bool wait = PairAwaitedUntilUs() != 0;
     failure.must_go_on = wait && place_to_wait;
     failure.may_go_on = wait && CountWaiting() < limits_.max_waiting;
   } else {

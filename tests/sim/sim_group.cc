@@ -15,7 +15,7 @@
 #include "common/base/status.h"
 #include "common/collective/collective_core.h"
 #include "common/device/memory.h"
-#include "services/links/core/group_desk.h"
+#include "services/links/core/group_rendezvous.h"
 #include "tests/sim/scenario.h"
 
 namespace baton::sim {

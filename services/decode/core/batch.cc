@@ -16,7 +16,7 @@ void DecodeCore::State::On(const StreamOpened& event) {
   };
   const auto found = requests.find(event.attempt_id);
   if (found == requests.end()) {
-    Covered<"decode: a stream comes for nobody">();
+    Covered<"decode: a stream comes for no reservation">();
     const std::string what = absl::StrCat("attempt ", event.attempt_id, " is not held");
     // Its ticket was on its way to the router when the drain's time ended it.
     refuse(draining ? EndedByDrain(absl::UnavailableError(absl::StrCat(what, ": a drain ended it")))

@@ -34,7 +34,7 @@ const char* WhatPassesIn(Phase phase) {
 
 void DecodeCore::State::On(const AbortRequested& event) {
   if (!requests.contains(event.attempt_id)) {
-    Covered<"decode: an abort of nobody">();
+    Covered<"decode: an abort of no reservation">();
     early_aborts.push_back(event.attempt_id);
     if (early_aborts.size() > limits.remembered_aborts) early_aborts.pop_front();
     return;

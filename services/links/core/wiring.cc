@@ -11,7 +11,7 @@
 #include "common/base/coverage.h"
 #include "common/base/status.h"
 #include "services/links/core/chain_members.h"
-#include "services/links/core/group_desk.h"
+#include "services/links/core/group_rendezvous.h"
 
 namespace baton::links {
 namespace {
@@ -36,7 +36,7 @@ struct Wiring::State {
   std::vector<worker::PeerWorker> members;  // From member 1 on, in order; whole or empty.
   std::vector<worker::PeerWorker> tried;    // Members of the last epoch that was begun.
   std::vector<Link> links;                  // In the current epoch; member i at i - 1.
-  GroupDesk desk{options.place};
+  GroupRendezvous groups{options.place};
   bool own_ready = false;       // Stage 0's own rank.
   std::optional<Hello> trying;  // Until stage 0 says whether it has begun.
   uint64_t epoch = 0;
@@ -135,7 +135,7 @@ void Wiring::State::On(const OwnEpochTried& event) {
   next_ping_us = now_us + times.ping_us;
   for (const worker::PeerWorker& member : members) links.push_back({.member = member});
   own_ready = options.place.ranks() == 1;
-  if (!own_ready) desk.Begin(hello, times.linking_limit_us / 1000);
+  if (!own_ready) groups.Begin(hello, times.linking_limit_us / 1000);
   if (!links.empty()) Emit(OpenLinks{hello, members});
   if (!own_ready) Emit(FormOwnGroup{std::move(hello)});
   BecomeUpIfReady();
@@ -166,24 +166,24 @@ bool Wiring::State::HearGroup(int member, uint64_t of_epoch) {
 
 void Wiring::State::On(const GroupJoinHeard& event) {
   if (!HearGroup(event.member, event.epoch)) return;
-  desk.OnJoin(event.member, now_us);
+  groups.OnJoin(event.member, now_us);
   TellGroups();
 }
 
 void Wiring::State::On(const GroupEntryHeard& event) {
   if (!HearGroup(event.member, event.epoch)) return;
-  desk.OnEntry(event.member, event.entry);
+  groups.OnEntry(event.member, event.entry);
   TellGroups();
 }
 
 void Wiring::State::On(const GroupConnectedHeard& event) {
   if (!HearGroup(event.member, event.epoch)) return;
-  desk.OnConnected(event.member);
+  groups.OnConnected(event.member);
   TellGroups();
 }
 
 void Wiring::State::TellGroups() {
-  for (GroupDesk::Word& word : desk.TakeWords()) {
+  for (GroupRendezvous::ToMember& word : groups.TakeMessages()) {
     Emit(TellGroup{word.member, std::move(word.message)});
   }
 }
@@ -291,7 +291,7 @@ void Wiring::State::On(const WiringStopped&) {
 // A stopped process shows only by silence: gRPC and UCX don't report it. Stages are pinged while
 // they link too, since one that is ready receives nothing else until the last one is.
 void Wiring::State::Watch() {
-  desk.Tick(now_us);
+  groups.Tick(now_us);
   TellGroups();
   const bool late = now_us - linking_since_us >= times.linking_limit_us;  // Unless all are ready.
   if (late && !own_ready) {

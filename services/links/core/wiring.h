@@ -6,7 +6,7 @@
 //
 // DOWN -(members whole, stage 0 has begun)-> LINKING -(every member ready)-> UP -> DOWN, with a
 // growing pause before the next try. A member with other ranks beside it is ready when they have
-// formed a group; they find one another here (group_desk.h), stage 0's own rank among them.
+// formed a group; they find one another here (group_rendezvous.h), stage 0's own rank among them.
 //
 // Epochs must grow across restarts of stage 0, which keeps nothing on disk: the wall clock does,
 // mostly. Where it has been set back, or stage 0 moved to a host that is behind, the later stages

@@ -7,7 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "services/links/core/group_desk.h"
+#include "services/links/core/group_rendezvous.h"
 #include "services/links/core/wiring_fixture.h"
 
 namespace baton::links {

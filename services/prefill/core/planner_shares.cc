@@ -177,8 +177,8 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
     plan.aborts.push_back(attempt_id);
   }
   ShareOut(plan, now_us);
-  const std::vector<int64_t> nobody(done.size(), kNeverUs);
-  IssuedPlan record{plan.number, {}, nobody, nobody, {}, {}};
+  const std::vector<int64_t> never(done.size(), kNeverUs);
+  IssuedPlan record{plan.number, {}, never, never, {}, {}};
   for (const uint64_t attempt_id : open) {
     Request& request = requests.at(attempt_id);
     const int tokens = std::exchange(request.given_tokens, 0);

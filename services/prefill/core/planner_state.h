@@ -151,7 +151,7 @@ struct ChainPlanner::State {
 
   // planner_shares.cc
   Plan BuildPlan(int64_t now_us);
-  int64_t UnplannedTokens() const;  // Of all requests.
+  int64_t UnplannedTokens() const;  // All requests'.
   int TokensLeft(uint64_t attempt_id) const { return requests.at(attempt_id).tokens_left(); }
   bool HasTokensLeft(uint64_t attempt_id) const { return TokensLeft(attempt_id) > 0; }
   const uint64_t* Leader() const;

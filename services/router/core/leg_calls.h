@@ -45,8 +45,8 @@ struct BeginCall {
 struct StreamFinished {
   std::optional<FinishReason> reason;
 };
-struct StreamNonsense {};
-using StreamMessage = std::variant<SampledToken, StreamFinished, StreamNonsense>;
+struct StreamMalformed {};
+using StreamMessage = std::variant<SampledToken, StreamFinished, StreamMalformed>;
 
 // ---- Actions ----
 struct CancelCall {

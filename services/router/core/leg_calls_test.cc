@@ -157,7 +157,7 @@ TEST_F(LegCallsTest, NothingTakesACompleteAnswerBack) {
     Streaming();
     Say(StreamFinished{FinishReason::kLength});
     for (const StreamMessage& more : std::vector<StreamMessage>{
-             SampledToken{.token = 1}, StreamFinished{FinishReason::kStop}, StreamNonsense{}}) {
+             SampledToken{.token = 1}, StreamFinished{FinishReason::kStop}, StreamMalformed{}}) {
       Say(more);
       EXPECT_THAT(actions_, IsEmpty());
     }
@@ -182,7 +182,7 @@ TEST_F(LegCallsTest, WhatAStreamMayNotSayEndsTheLeg) {
   for (const auto& [message, what] : std::vector<std::pair<StreamMessage, std::string>>{
            {SampledToken{.token = -1}, "token id -1"},
            {SampledToken{.token = 100}, "token id 100"},
-           {StreamNonsense{}, "neither token nor end"},
+           {StreamMalformed{}, "neither token nor end"},
            {StreamFinished{}, "no reason that the router knows"}}) {
     Streaming();
     Say(message);

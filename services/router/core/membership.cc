@@ -173,7 +173,7 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
                                    std::vector<uint64_t> unconnected) {
   const auto found = workers_.find(instance.id);
   if (found == workers_.end()) {
-    Covered<"membership: a heartbeat of a stranger">();
+    Covered<"membership: a heartbeat of an unknown worker">();
     return absl::NotFoundError(absl::StrCat(instance.id, " holds no lease here: register (again)"));
   }
   Worker& worker = found->second;
@@ -262,7 +262,7 @@ void Membership::Remember(const WorkerInfo& worker, bool left, int64_t now_us) {
   if (options_.pair_grace_us <= 0) return;
   absent_[worker.instance.id] = {worker.grid(), worker.place(), worker.places(), now_us, left};
   if (static_cast<int>(absent_.size()) <= options_.max_workers) return;
-  Covered<"membership: somebody lost is forgotten for another">();
+  Covered<"membership: a lost worker is forgotten for another">();
   absent_.erase(std::min_element(absent_.begin(), absent_.end(), [](const auto& a, const auto& b) {
     return a.second.lost_us < b.second.lost_us;
   }));

@@ -247,9 +247,9 @@ const Pairing::Assigned& Pairing::Of(const InstanceRef& instance) const {
 }
 
 const Pairing::Others& Pairing::OthersOn(const InstanceRef& instance) const {
-  static const Others kNobody;
+  static const Others kNone;
   const auto others = others_.find(instance);
-  return others == others_.end() ? kNobody : others->second;
+  return others == others_.end() ? kNone : others->second;
 }
 
 }  // namespace baton::router

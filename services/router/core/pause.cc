@@ -23,14 +23,15 @@ void RouterCore::State::ExcuseSilence() {
     table.SetTimer(txn, std::min(txn.deadline_us, std::max(txn.timer_us, until_us)));
   }
   // Workers that came back meanwhile have not been heard. Half of the time it may be given up.
-  if (now_us >= hope_from_us) {
-    hope_until_us = until_us;
-    hope_from_us = until_us + limits.membership.lease_us;
+  if (now_us >= next_pause_counts_from_us) {
+    pair_awaited_until_us = until_us;
+    next_pause_counts_from_us = until_us + limits.membership.lease_us;
   }
 }
 
-int64_t RouterCore::State::HopeUntilUs(int64_t at_us) const {
-  return std::max(membership.PairExpectedUntilUs(at_us), at_us < hope_until_us ? hope_until_us : 0);
+int64_t RouterCore::State::PairAwaitedUntilUs(int64_t at_us) const {
+  return std::max(membership.PairExpectedUntilUs(at_us),
+                  at_us < pair_awaited_until_us ? pair_awaited_until_us : 0);
 }
 
 }  // namespace baton::router

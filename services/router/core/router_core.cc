@@ -291,9 +291,9 @@ int64_t RouterCore::NextDeadlineUs() const {
   int64_t next_us = std::min({state.table.NextTimerUs(), state.membership.NextDeadlineUs(),
                               state.NextDrainUs(), state.pause.NextUs()});
   if (!state.waiting.empty()) {
-    const int64_t hope_us =
-        state.wait_for_room ? state.pairing.NextUs() : state.HopeUntilUs(state.now_us);
-    next_us = std::min(next_us, hope_us);
+    const int64_t awaited_us =
+        state.wait_for_room ? state.pairing.NextUs() : state.PairAwaitedUntilUs(state.now_us);
+    next_us = std::min(next_us, awaited_us);
   }
   return next_us;
 }
@@ -301,7 +301,7 @@ int64_t RouterCore::NextDeadlineUs() const {
 Outlook RouterCore::outlook(int64_t now_us) const {
   const State& state = *state_;
   if (!state.membership.ReadyPairs().empty()) return Outlook::kServed;
-  const bool waits = state.limits.pairing_timeout_us > 0 && state.HopeUntilUs(now_us) != 0;
+  const bool waits = state.limits.pairing_timeout_us > 0 && state.PairAwaitedUntilUs(now_us) != 0;
   return waits ? Outlook::kWaits : Outlook::kRefused;
 }
 
@@ -310,7 +310,7 @@ const Membership& RouterCore::membership() const { return state_->membership; }
 RouterLoad RouterCore::load() const {
   RouterLoad load = state_->totals;
   const TransactionTable& table = state_->table;
-  load.books_mended_total = state_->pairing.mended_total();
+  load.accounting_errors_total = state_->pairing.mended_total();
   load.in_flight = table.size();
   load.waiting = table.CountOf(Phase::kWaiting);
   load.reserving = table.CountOf(Phase::kReserving);

@@ -232,11 +232,11 @@ struct RouterLoad {
   int decoding = 0;
   RetryCounts retries_prefill;  // By the leg that failed, drains or is full.
   RetryCounts retries_decode;
-  int64_t budget_exhausted_total = 0;  // Retries that the budget did not allow.
-  int64_t pauses_total = 0;            // This router stood still, or was that late.
-  int64_t leases_expired_total = 0;    // Workers that fell silent.
-  int64_t books_mended_total = 0;      // Accounting that did not agree: a bug, noticed.
-  DrainCounts drain;                   // Requests that drains ended.
+  int64_t budget_exhausted_total = 0;   // Retries that the budget did not allow.
+  int64_t pauses_total = 0;             // This router stood still, or was that late.
+  int64_t leases_expired_total = 0;     // Workers that fell silent.
+  int64_t accounting_errors_total = 0;  // Accounting that did not agree: a bug, noticed.
+  DrainCounts drain;                    // Requests that drains ended.
 
   RetryCounts& RetriesOf(Role leg) {
     return leg == Role::kPrefill ? retries_prefill : retries_decode;

@@ -38,8 +38,9 @@ struct RouterCore::State {
   TransactionTable table;
   RetryBudget budget;
   PauseWatch pause;
-  int64_t hope_until_us = 0;  // A pair is expected at least until then: this router stood still.
-  int64_t hope_from_us = 0;   // When the next pause may say so again.
+  int64_t pair_awaited_until_us =
+      0;  // A pair is expected at least until then: this router stood still.
+  int64_t next_pause_counts_from_us = 0;  // When the next pause may say so again.
   Watches watches;
   uint64_t told_version = 0;             // View that the watches were told of.
   std::map<uint64_t, uint64_t> waiting;  // Order of admission -> call.
@@ -80,7 +81,7 @@ struct RouterCore::State {
   // pause.cc
   void NoticePause();
   void ExcuseSilence();
-  int64_t HopeUntilUs(int64_t at_us) const;
+  int64_t PairAwaitedUntilUs(int64_t at_us) const;
 
   // drain.cc
   void HearOfDrain(const HeartbeatReceived& event, ReplyHeartbeat& reply);

@@ -22,7 +22,7 @@ absl::Status RouterCore::State::NoPair(const std::string& what_happened) const {
 }
 
 absl::Status RouterCore::State::MayWait() const {
-  if (limits.pairing_timeout_us <= 0 || HopeUntilUs(now_us) == 0) {
+  if (limits.pairing_timeout_us <= 0 || PairAwaitedUntilUs(now_us) == 0) {
     return NoPair("is ready");
   }
   if (table.CountOf(Phase::kWaiting) >= limits.max_waiting) {
@@ -65,7 +65,7 @@ void RouterCore::State::WaitFor(bool room) {
 void RouterCore::State::ServeWaiting() {
   if (waiting.empty()) return;
   const bool ready = !membership.ReadyPairs().empty();
-  if (!ready && HopeUntilUs(now_us) != 0) return WaitFor(/*room=*/false);
+  if (!ready && PairAwaitedUntilUs(now_us) != 0) return WaitFor(/*room=*/false);
   while (!waiting.empty()) {
     Transaction& txn = *table.OfCall(waiting.begin()->second);
     if (!ready) {

@@ -249,7 +249,7 @@ StreamMessage MessageOf(const v1::DecodeGenerateResponse& message) {
     const v1::DecodeToken& token = message.token();
     return rpc::SampledFromProto(token.token_id(), token.logprobs());
   }
-  if (!message.has_finished()) return StreamNonsense{};
+  if (!message.has_finished()) return StreamMalformed{};
   switch (message.finished().reason()) {
     case v1::FINISH_REASON_STOP:
       return StreamFinished{FinishReason::kStop};

@@ -86,7 +86,7 @@ void Memberships::Connect() {
   std::vector<PeerWorker> missing = peers_.BeginConnecting(now_us_);
   if (missing.empty()) return;
   if (!stop_asked_) return Emit(ConnectPeers{std::move(missing)});
-  Covered<"worker: who leaves connects to nobody">();
+  Covered<"worker: a worker that leaves connects to no peer">();
   for (const PeerWorker& peer : missing) {
     peers_.NotOpened(peer.instance, now_us_ + options_.times.heartbeat_us);
   }

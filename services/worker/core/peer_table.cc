@@ -120,7 +120,7 @@ bool PeerTable::Opened(const InstanceRef& instance, uint64_t endpoint, int64_t r
     return false;
   }
   if (found == peers_.end() || Stands(instance)) {
-    Covered<"worker: an endpoint comes that nobody wants">();
+    Covered<"worker: an endpoint comes that is not wanted">();
     return false;
   }
   found->second.tried = true;

@@ -120,7 +120,7 @@ class WorkQueue {
     MutexLock lock(&mutex_);
     if (closed_) return absl::CancelledError("closed");
     if (!status.ok()) return status;
-    BATON_CHECK(done) << "a wait was aborted that nobody has closed";
+    BATON_CHECK(done) << "a wait was aborted before Close";
     works_.pop_front();
     return absl::OkStatus();
   }

@@ -4,8 +4,8 @@
 //
 // Rejected: each stage's rendezvous at its own rank 0. All links end here, so it would be a hop
 // more for every message, and a second place that tracks lost members.
-#ifndef SERVICES_LINKS_CORE_GROUP_DESK_H_
-#define SERVICES_LINKS_CORE_GROUP_DESK_H_
+#ifndef SERVICES_LINKS_CORE_GROUP_RENDEZVOUS_H_
+#define SERVICES_LINKS_CORE_GROUP_RENDEZVOUS_H_
 
 #include <cstdint>
 #include <string>
@@ -20,9 +20,9 @@ namespace baton::links {
 // A place's own group in an epoch, as communicators know it.
 GroupDescription GroupOf(const ChainPlace& place, const Hello& hello);
 
-class GroupDesk {
+class GroupRendezvous {
  public:
-  explicit GroupDesk(const ChainPlace& place) : place_(place) {}
+  explicit GroupRendezvous(const ChainPlace& place) : place_(place) {}
 
   // Begins an epoch with several ranks a stage and forgets the one before. Each stage's ranks have
   // `timeout_ms` from the first one's join on, checked by Tick.
@@ -34,11 +34,11 @@ class GroupDesk {
   void Tick(int64_t now_us);
 
   // Messages to members, in order.
-  struct Word {
+  struct ToMember {
     int member = 0;
     Rendezvous::Message message;
   };
-  std::vector<Word> TakeWords();
+  std::vector<ToMember> TakeMessages();
 
  private:
   Rendezvous* Of(int member);
@@ -50,4 +50,4 @@ class GroupDesk {
 
 }  // namespace baton::links
 
-#endif  // SERVICES_LINKS_CORE_GROUP_DESK_H_
+#endif  // SERVICES_LINKS_CORE_GROUP_RENDEZVOUS_H_

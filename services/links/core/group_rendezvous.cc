@@ -1,4 +1,4 @@
-#include "services/links/core/group_desk.h"
+#include "services/links/core/group_rendezvous.h"
 
 #include <algorithm>
 #include <utility>
@@ -31,7 +31,7 @@ GroupDescription GroupOf(const ChainPlace& place, const Hello& hello) {
   return group;
 }
 
-void GroupDesk::Begin(const Hello& hello, int64_t timeout_ms) {
+void GroupRendezvous::Begin(const Hello& hello, int64_t timeout_ms) {
   hello_ = hello;
   groups_.clear();
   for (int stage = 0; stage < place_.stages; ++stage) {
@@ -39,11 +39,11 @@ void GroupDesk::Begin(const Hello& hello, int64_t timeout_ms) {
   }
 }
 
-Rendezvous* GroupDesk::Of(int member) {
+Rendezvous* GroupRendezvous::Of(int member) {
   return groups_.empty() ? nullptr : &groups_[static_cast<size_t>(place_.StageOf(member))];
 }
 
-void GroupDesk::OnJoin(int member, int64_t now_us) {
+void GroupRendezvous::OnJoin(int member, int64_t now_us) {
   Rendezvous* const group = Of(member);
   if (group == nullptr) return;
   const InstanceRef& instance = hello_.members[static_cast<size_t>(member)].instance;
@@ -56,22 +56,22 @@ void GroupDesk::OnJoin(int member, int64_t now_us) {
                 now_us);
 }
 
-void GroupDesk::OnEntry(int member, const Rendezvous::Entry& entry) {
+void GroupRendezvous::OnEntry(int member, const Rendezvous::Entry& entry) {
   if (Rendezvous* const group = Of(member); group != nullptr) {
     group->OnEntry(CallerOf(member), entry);
   }
 }
 
-void GroupDesk::OnConnected(int member) {
+void GroupRendezvous::OnConnected(int member) {
   if (Rendezvous* const group = Of(member); group != nullptr) group->OnConnected(CallerOf(member));
 }
 
-void GroupDesk::Tick(int64_t now_us) {
+void GroupRendezvous::Tick(int64_t now_us) {
   for (Rendezvous& group : groups_) group.Tick(now_us);
 }
 
-std::vector<GroupDesk::Word> GroupDesk::TakeWords() {
-  std::vector<Word> words;
+std::vector<GroupRendezvous::ToMember> GroupRendezvous::TakeMessages() {
+  std::vector<ToMember> words;
   for (Rendezvous& group : groups_) {
     for (Rendezvous::Message& message : group.TakeMessages()) {
       words.push_back({static_cast<int>(message.to) - 1, std::move(message)});
