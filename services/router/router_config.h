@@ -40,7 +40,7 @@ struct RouterConfig {
   int vocab_size = 0;
   int max_context_tokens = 0;
   std::vector<int32_t> eos_token_ids;
-  chat::ChatFormat chat_format;  // Of what chats generate.
+  chat::ChatFormat chat_format;  // The format of what chats generate.
 
   int default_max_tokens = 0;    // 0: generation_config.json's, or up to the end of the context.
   GenerationDefaults defaults;   // What a request leaves out.

@@ -25,7 +25,7 @@ struct OpenAiRequest {
   bool include_usage = false;     // A last chunk with the usage.
   bool continuous_usage = false;  // Every chunk has the usage so far.
   bool include_progress = false;  // Chunks that say how far a long prompt is.
-  // Of chats:
+  // In chats:
   chat::OfferedTools offered;      // What the model may call.
   bool parallel_calls = true;      // More than one of them.
   bool separate_reasoning = true;  // Reasoning is no content,

@@ -32,7 +32,7 @@ const FieldTable& CompletionFields();
 const FieldTable& ChatFields();
 const FieldTable& MessageFields();
 const FieldTable& ToolFields();
-const FieldTable& FunctionFields();  // Of a tool.
+const FieldTable& FunctionFields();  // A tool's.
 const FieldTable& StreamOptionFields();
 const FieldTable& GenerateFields();        // Fields of /generate,
 const FieldTable& SamplingParamsFields();  // and of its sampling_params.

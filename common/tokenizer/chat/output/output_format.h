@@ -61,10 +61,10 @@ ReasoningMarks MarksOf(ReasoningFormat format);
 
 // The fixed texts around calls. None is the beginning of another.
 struct ToolMarks {
-  std::vector<std::string_view> begin;  // Of a call.
-  std::string_view end;                 // Of a call; empty: its value ends it.
+  std::vector<std::string_view> begin;  // What begins a call.
+  std::string_view end;                 // What ends a call; empty: its value ends it.
   std::vector<std::string_view> within;
-  std::vector<std::string_view> around;  // Of all calls together.
+  std::vector<std::string_view> around;  // What stands around all calls together.
 };
 const ToolMarks& MarksOf(ToolFormat format);
 

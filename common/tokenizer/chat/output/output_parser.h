@@ -37,7 +37,7 @@ bool StartsInReasoning(ReasoningFormat format, std::string_view tail);
 struct OutputPiece {
   enum class Kind { kContent, kReasoning, kCall };
   Kind kind = Kind::kContent;
-  std::string text;  // Of content and reasoning; not empty.
+  std::string text;  // Content's or reasoning's; not empty.
   ToolCall call;
 };
 
