@@ -105,7 +105,23 @@ TEST(RankChainTest, TellsPromptLogprobs) {
   EXPECT_EQ(chain.decode().Check(ticket, prompt, 4), "");
 }
 
-// What chunks cost is measured by all ranks of a stage, in the same steps, before it is ready;
+// How many steps there are depends on the machine: a slow one makes the rest too dear.
+TEST(RankChainTest, RanksMeasureInTheSameSteps) {
+  std::array<std::atomic<int>, 2> steps{};
+  TestChain::Settings settings = {.stages = 1, .ranks = 2};
+  settings.rank_sweep =
+      SweepLimits{.max_chunk_tokens = 512, .max_context_tokens = 4096, .budget_us = 60'000'000};
+  settings.page_count = 256;
+  for (int rank = 0; rank < 2; ++rank) {
+    settings.before_forward[rank] = [&steps, rank] { ++steps[static_cast<size_t>(rank)]; };
+  }
+  TestChain chain(settings);
+  ASSERT_TRUE(chain.WaitReady());
+  EXPECT_GT(steps[0], 1);
+  EXPECT_EQ(steps[1], steps[0]);
+}
+
+// What chunks cost is measured by all ranks of a stage before it is ready;
 // once, though a rank comes back. The second stage's fake ranks fail at the first step, as they
 // were sent no activations: their group ends, and the next one serves without having measured.
 TEST(RankChainTest, RanksMeasureTogetherBeforeTheyAreReady) {
@@ -119,8 +135,9 @@ TEST(RankChainTest, RanksMeasureTogetherBeforeTheyAreReady) {
   }
   TestChain chain(settings);
   ASSERT_TRUE(chain.WaitReady());
-  EXPECT_EQ(steps[0], 10);
-  EXPECT_EQ(steps[1], 10);
+  const int measured = steps[0];  // The end of the second stage's group may cut it short.
+  EXPECT_GT(measured, 0);
+  EXPECT_GT(steps[1], 0);
   EXPECT_EQ(steps[2], 1);
   EXPECT_EQ(steps[3], 1);
 
@@ -137,7 +154,7 @@ TEST(RankChainTest, RanksMeasureTogetherBeforeTheyAreReady) {
   }));
   EXPECT_EQ(chain.decode().Check(ticket, prompt, 4), "");
   // Two chunks each.
-  EXPECT_LE(steps[0], 10 + 2 * static_cast<int>(attempt_id)) << "it knows already";
+  EXPECT_LE(steps[0], measured + 2 * static_cast<int>(attempt_id)) << "it knows already";
 }
 
 // Whichever rank dies, what runs ends with its name, and the chain works again once it is back.
