@@ -1,4 +1,4 @@
-// A queue between what a process prints and its reader (line_writer.h). Standard output and
+// A queue between what a process prints and its reader. Standard output and
 // error become pipes that a thread of the process empties: so nothing in it waits for a reader that
 // stands still, be it the log, a library, or the message of a broken invariant.
 #ifndef COMMON_BASE_OUTPUT_QUEUE_H_

@@ -1,4 +1,4 @@
-// When a chain is wired and broken, held against what wiring.h and chain_times.h promise: who its
+// When a chain is wired and broken, held against what wiring.h and hello.h promise: who its
 // members are and what they are told, by what epoch, when it is up and with how many pages, whose
 // fault its end is; and how long stage 0 waits before it wires anew, whom it pings and when, and
 // how long it waits for who is silent or not ready. A second account that shares no code with the

@@ -2,7 +2,7 @@
 // tables, hand-off and draws are real and of real size. So a chain of many stages of a large model
 // runs on two cores, and all time beyond the prediction is Baton's own.
 //
-// Instead of numbers it computes one 64-bit word per token (timed_content.h) and checks it:
+// Instead of numbers it computes one 64-bit word per token and checks it:
 // activations that are not the previous stage's, or KV that is not the prompt's, fail the step with
 // DATA_LOSS. The other bytes of both have no meaning.
 //

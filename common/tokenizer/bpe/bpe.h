@@ -15,7 +15,7 @@
 
 namespace baton {
 
-// A token of the model's vocabulary as tokenizer.json spells it (byte_alphabet.h).
+// A token of the model's vocabulary as tokenizer.json spells it.
 struct VocabEntry {
   std::string spelling;
   int32_t id = 0;

@@ -127,7 +127,7 @@ struct ChainPlanner::State {
   void ReleaseIfClosed(uint64_t attempt_id);
   void Finish(uint64_t attempt_id, Request& request, absl::Status status);
 
-  // planner_drain.cc
+  // planner_progress.cc
   absl::Status RefuseToBegin();
   void EndDrain(int64_t now_us);
   absl::Status CheckDrain() const;
@@ -180,12 +180,10 @@ struct ChainPlanner::State {
   uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
   absl::Status CheckPages() const;
 
-  // planner_costs.cc
+  // planner_progress.cc
   void KeepFitsFor(const ChainUp& event);
   void LearnFrom(const IssuedPlan& plan, size_t stage);
   void UseCosts();
-
-  // planner_progress.cc
   int64_t ProgressDueUs(size_t stage) const;
   int64_t NextProgressUs() const;
   int64_t CloseDueUs(const Request& request) const;
