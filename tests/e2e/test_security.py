@@ -352,7 +352,7 @@ def test_an_open_listener_warns(tiny_model, tmp_path, flags, warned):
     router.start()
     try:
         clusters.wait_until(lambda: "ready for workers" in router.log(), 60, "the router")
-        assert ("asks nobody who they are" in router.log()) == warned, router.log()
+        assert ("does not authenticate its callers" in router.log()) == warned, router.log()
     finally:
         router.stop()
 
