@@ -26,7 +26,8 @@ OF = re.compile(r"(?:^|\s)// Of |^\s*/// Of ", re.MULTILINE)
 
 
 def tracked(*patterns):
-    listed = subprocess.run(["git", "ls-files", "--", *patterns], cwd=ROOT, check=True, capture_output=True, text=True)
+    command = ["git", "ls-files", "--", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     return [ROOT / name for name in listed.stdout.split() if (ROOT / name).is_file()]
 
 

@@ -57,7 +57,7 @@ TEST_F(ReasoningTest, IsStreamed) {
   for (const std::string& event : exchange->events) {
     if (event == "[DONE]") continue;
     const Json delta = Json::parse(event)["choices"][0]["delta"];
-    EXPECT_FALSE(content.size() > 0 && delta.contains("reasoning_content"));
+    EXPECT_FALSE(!content.empty() && delta.contains("reasoning_content"));
     reasoning += delta.value("reasoning_content", "");
     content += delta.value("content", "");
   }
