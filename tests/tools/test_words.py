@@ -36,8 +36,8 @@ def is_test(path):
 
 
 def product():
-    return [path for path in tracked("common/*.cc", "common/*.h", "services/*.cc", "services/*.h", "proto/baton/*.proto")
-            if not is_test(path)]
+    patterns = ["common/*.cc", "common/*.h", "services/*.cc", "services/*.h", "proto/baton/*.proto"]
+    return [path for path in tracked(*patterns) if not is_test(path)]
 
 
 def found(text):
