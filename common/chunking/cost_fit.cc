@@ -111,7 +111,9 @@ double CostFit::WeightOf(const Terms& terms, double micros) {
     BeginAnew(ratio);
     return 1;
   }
-  return outlier ? kStay * std::min(1.0, 1 / (ratio * ratio)) : 1;
+  // The sums hold terms as fractions of the time. So a time that is a thousandth of its prediction,
+  // as of a step that its thread was late to begin, would count a million times.
+  return outlier ? kStay * std::min(ratio * ratio, 1 / (ratio * ratio)) : 1;
 }
 
 // The stage has become slower or faster, most likely in everything. So costs are scaled, and
@@ -145,7 +147,8 @@ void CostFit::Remember(const PlanWork& work, double micros, double weight) {
     // Plans without a prefix carry no information about its cost.
     const double share = terms[i] / micros;
     if (share == 0) continue;
-    typical_[i] = typical_[i] == 0 ? share : kKept * typical_[i] + (1 - kKept) * share;
+    typical_[i] =
+        typical_[i] == 0 ? share : typical_[i] + (1 - kKept) * weight * (share - typical_[i]);
   }
   least_tokens_ = least_tokens_ == 0 ? work.tokens : std::min(least_tokens_, work.tokens);
   most_tokens_ = std::max(most_tokens_, work.tokens);

@@ -13,11 +13,11 @@
 //   distance between the plan's prediction and its time, as a fraction of its time, at most 1. The
 //   first prediction sets it.
 // - Each term is held, with a weight of 0.02, at its last solution (at zero before the first). The
-//   weight is relative to the term's share of the plans' times: an average in which plans with the
-//   term count 0.02 and the old value 0.98.
+//   weight is relative to the term's share of the plans' times: a moving average, in which a plan
+//   with the term counts 0.02 times its weight and the old value the rest.
 // - Once a fit is from an earlier process or has kLeastPlans, outliers lose weight. An outlier took
 //   three times its prediction (or a third), and is off by more than half of a usual plan's time.
-//   Its weight is 0.02, and less by the square of its times. A prediction below 1e-9 of the time
+//   Its weight is 0.02 divided by the square of the factor that it is off by. A prediction below 1e-9 of the time
 //   does not count: it makes no outlier and no change.
 // - Five plans in a row that are off by more than a factor of 1.3 in one direction are a change:
 //   costs are scaled by the fifth one's factor, and only it and later plans are remembered.

@@ -115,6 +115,16 @@ TEST(CostFitTest, WhatWasHeldUpOnceChangesLittle) {
   ExpectPredicts(fit, kTrue, 0.15);
 }
 
+// The executor's thread was late to begin the step: what it took then says nothing of its cost.
+TEST(CostFitTest, APlanThatTookAlmostNoTimeChangesLittle) {
+  Random random(4);
+  CostFit fit;
+  for (int i = 0; i < 60; ++i) AddDrawn(fit, kTrue, random);
+  for (const int64_t micros : {1, 30, 1000}) fit.Add(WorkOf(0, 2048), micros);
+  EXPECT_EQ(fit.outliers(), 3u);
+  ExpectPredicts(fit, kTrue, 0.15);
+}
+
 TEST(CostFitTest, AStageThatHasBecomeSlowerIsSeen) {
   Random random(5);
   CostFit fit;

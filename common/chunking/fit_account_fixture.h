@@ -189,7 +189,8 @@ inline double FitAccount::WeightOf(const Terms& terms, double micros) {
   const bool held_up = times >= fit_account::kOutlier || times <= 1 / fit_account::kOutlier;
   const bool matters = std::abs(micros - predicted) > usual_us / 2;
   if (!held_up || !matters || (!known_ && plans_ < fit_account::kLeastPlans)) return 1;
-  return fit_account::kHeld * std::min(1.0, 1 / times / times);
+  const double factor = std::max(times, 1 / times);
+  return fit_account::kHeld / factor / factor;
 }
 
 inline void FitAccount::Take(const PlanWork& work, double micros, double weight) {
@@ -203,8 +204,8 @@ inline void FitAccount::Take(const PlanWork& work, double micros, double weight)
       together_[i][j] = kept * together_[i][j] + weight * shares[i] * shares[j];
     }
     if (shares[i] == 0) continue;
-    usual_[i] =
-        usual_[i] == 0 ? shares[i] : usual_[i] + (1 - fit_account::kKept) * (shares[i] - usual_[i]);
+    const double part = usual_[i] == 0 ? 1 : (1 - fit_account::kKept) * weight;
+    usual_[i] += part * (shares[i] - usual_[i]);
   }
   shortest_ = longest_ == 0 ? work.tokens : std::min(shortest_, work.tokens);
   longest_ = std::max(longest_, work.tokens);
