@@ -17,8 +17,8 @@
 //   with the term counts 0.02 times its weight and the old value the rest.
 // - Once a fit is from an earlier process or has kLeastPlans, outliers lose weight. An outlier took
 //   three times its prediction (or a third), and is off by more than half of a usual plan's time.
-//   Its weight is 0.02 divided by the square of the factor that it is off by. A prediction below 1e-9 of the time
-//   does not count: it makes no outlier and no change.
+//   Its weight is 0.02 divided by the square of the factor that it is off by. A prediction below
+//   1e-9 of the time does not count: it makes no outlier and no change.
 // - Five plans in a row that are off by more than a factor of 1.3 in one direction are a change:
 //   costs are scaled by the fifth one's factor, and only it and later plans are remembered.
 //
