@@ -207,6 +207,8 @@ std::string DefaultText(const Option& option, Role role) {
   for (const auto& entry : option.spec->default_for()) {
     if (entry.role() == role) return entry.value();
   }
+  // What the table says of PREFILL it says of both kinds of chains.
+  if (role == v1::OptionSpec::COLOCATED) return DefaultText(option, v1::OptionSpec::PREFILL);
   return option.spec->default_value();
 }
 

@@ -90,17 +90,19 @@ absl::Status Assign(const Assignments& assignments, ParsedOptions* parsed) {
 
 // `validate` takes every option, and says of flags what the process that it is asked about would
 // say. A cluster on one machine has no nodes, as with `up`.
-void PassOverInValidate(ParsedOptions* parsed) {
-  if (parsed->role != v1::OptionSpec::VALIDATE) return;
+absl::Status PassOverInValidate(ParsedOptions* parsed) {
+  if (parsed->role != v1::OptionSpec::VALIDATE) return absl::OkStatus();
   const Role role = CheckedRole(*parsed);
   for (const auto& [name, source] : parsed->sources) {
     const Option& option = *FindByName(name);
     const bool ours = RolesText(option) == RoleName(v1::OptionSpec::VALIDATE);
     if (source.kind != OptionSource::Kind::kFlag || ours || AppliesTo(option, role)) continue;
     if (name == "disaggregation_mode") continue;  // It says which process that is.
+    BATON_RETURN_IF_ERROR(
+        CheckContradiction(option, {ValueText(option, parsed->values), source}, role));
     parsed->notes.push_back(ElsewhereNote(source.where, option, role));
   }
-  if (role != v1::OptionSpec::UP) return;
+  if (role != v1::OptionSpec::UP) return absl::OkStatus();
   for (const char* name : {"nnodes", "node_rank", "dist_init_addr"}) {
     const Option& option = *FindByName(name);
     const absl::Status status =
@@ -108,6 +110,7 @@ void PassOverInValidate(ParsedOptions* parsed) {
     BATON_CHECK(status.ok()) << std::string(status.message());
     parsed->sources[name] = OptionSource{};
   }
+  return absl::OkStatus();
 }
 
 // Options of other roles get their defaults, too, so that no field reads as an accidental 0.
@@ -301,7 +304,7 @@ absl::StatusOr<ParsedOptions> ParseOptions(Command command, const OptionInput& i
   SetDefaults(&parsed);
   if (command == Command::kServe) parsed.values.set_disaggregation_mode("null");
   BATON_RETURN_IF_ERROR(Assign(assignments, &parsed));
-  PassOverInValidate(&parsed);
+  BATON_RETURN_IF_ERROR(PassOverInValidate(&parsed));
   BATON_RETURN_IF_ERROR(NameSource(CheckColocatedCluster(&parsed), parsed));
   Derive(&parsed);
   BATON_RETURN_IF_ERROR(NameSource(PlaceOnNode(&parsed), parsed));
