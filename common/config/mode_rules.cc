@@ -14,6 +14,7 @@ namespace {
 using v1::OptionSpec;
 
 constexpr char kMode[] = "disaggregation_mode";
+constexpr int64_t kMaxColocatedRequests = 4096;  // As many as a plan has rows.
 
 // Which worker of a group `validate` is asked about; a cluster on this machine has all of them.
 constexpr const char* kPlaces[] = {"nnodes",  "node_rank", "dist_init_addr",
@@ -118,7 +119,13 @@ absl::Status CheckColocatedCluster(ParsedOptions* parsed) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTargetItl(const v1::Options& options) {
+absl::Status CheckColocated(const v1::Options& options) {
+  const int64_t running = options.max_running_requests();
+  if (IsColocated(options) && running > kMaxColocatedRequests) {
+    return InvalidField("max_running_requests",
+                        absl::StrCat("got ", running, ", and ", kMode, " = null takes at most ",
+                                     kMaxColocatedRequests, ", which a plan can hold"));
+  }
   if (options.target_itl_ms() == 0 || IsColocated(options)) return absl::OkStatus();
   return InvalidField(
       "target_itl_ms",

@@ -25,8 +25,8 @@ absl::Status CheckContradiction(const Option& option, const Assignment& assignme
 // What a colocated cluster (UP) is not to be told, and notes of what has no meaning there.
 absl::Status CheckColocatedCluster(ParsedOptions* parsed);
 
-// The rule for --target-itl-ms, once all values are there.
-absl::Status CheckTargetItl(const v1::Options& options);
+// The rules for what colocated chains alone have, once all values are there.
+absl::Status CheckColocated(const v1::Options& options);
 
 }  // namespace baton::config
 
