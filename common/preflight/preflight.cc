@@ -128,7 +128,7 @@ class Checks {
     AddStatus("threads", CheckExecutorSizes(values.page_size(), values.threads()));
   }
 
-  // Of a cluster on this machine.
+  // What a cluster on this machine has of them.
   int64_t DecodeProcesses() const {
     const v1::Options& values = report_.values;
     return config::IsColocated(values) ? 0 : values.decodes() * values.decode_tp_size();

@@ -1,4 +1,5 @@
-"""The default render and the colocated one, run: real processes read the chart's option files and variables, answer its probes, and serve.
+"""The default render and the colocated one, run: real processes read the chart's option files and variables, answer
+its probes, and serve.
 
 What Kubernetes would do is done here by hand: each pod is a process on loopback, which is told by flags what differs
 from a pod (addresses, ports, where the model lies). `./dev check kubernetes` does it in a cluster.
