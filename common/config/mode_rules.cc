@@ -25,14 +25,14 @@ bool WasSet(const ParsedOptions& parsed, const char* name) {
   return source != parsed.sources.end() && source->second.kind != OptionSource::Kind::kDefault;
 }
 
-// The given mode; "" if none is.
-absl::StatusOr<std::string> GivenMode(const Assignments& assignments) {
-  const auto found = assignments.find(kMode);
-  if (found == assignments.end()) return std::string();
+// Options with the given mode; "" if none is.
+absl::StatusOr<v1::Options> GivenMode(const Assignments& assignments) {
   v1::Options options;
+  const auto found = assignments.find(kMode);
+  if (found == assignments.end()) return options;
   BATON_RETURN_IF_ERROR(SetOption(*FindByName(kMode), found->second.text,
                                   SourceText(found->second.source), &options));
-  return options.disaggregation_mode();
+  return options;
 }
 
 absl::Status RefuseMode(const std::string& mode, const Assignments& assignments,
@@ -53,16 +53,15 @@ Role CheckedRole(const ParsedOptions& options) {
 }
 
 absl::StatusOr<Role> GivenWorkerRole(const Assignments& assignments) {
-  BATON_ASSIGN_OR_RETURN(const std::string mode, GivenMode(assignments));
-  v1::Options options;
-  options.set_disaggregation_mode(mode.empty() ? "null" : mode);
-  return ModeRole(options);
+  BATON_ASSIGN_OR_RETURN(const v1::Options given, GivenMode(assignments));
+  return given.disaggregation_mode().empty() ? OptionSpec::COLOCATED : ModeRole(given);
 }
 
 absl::Status CheckModeOf(Command command, const Assignments& assignments) {
   const bool cluster = command == Command::kUp || command == Command::kServe;
   if (!cluster && command != Command::kSimulate) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const std::string mode, GivenMode(assignments));
+  BATON_ASSIGN_OR_RETURN(const v1::Options given, GivenMode(assignments));
+  const std::string& mode = given.disaggregation_mode();
   if (command == Command::kSimulate) {
     if (mode != "null") return absl::OkStatus();
     return RefuseMode(mode, assignments,
