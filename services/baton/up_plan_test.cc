@@ -92,7 +92,7 @@ TEST(UpPlanTest, ColocatedChainsHaveNoDecodeServicesBesideThem) {
   EXPECT_EQ(plan->groups[1].name, "chain-1");
   // What the router is told says nothing of modes.
   for (const std::string& argument : Child(*plan, "router").arguments) {
-    EXPECT_THAT(argument, testing::Not(HasSubstr("mode")));
+    EXPECT_THAT(argument, testing::Not(HasSubstr("disaggregation")));
   }
 }
 
