@@ -27,7 +27,8 @@ PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) 
   const int64_t most = options.max_prefill_tokens();
   own.later_tokens = static_cast<int>(most > 0 ? most : kSglangPrefillTokens);
   own.shares_plans = options.schedule_policy() != "fcfs";
-  own.target_itl_us = options.target_itl_ms() * 1000;
+  // A token passes every stage.
+  own.target_itl_us = options.target_itl_ms() * 1000 / own.pp_size;
   BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
       << options.dynamic_chunking_smooth_factor();
   own.plan_window = static_cast<int>(options.pipeline_window());
