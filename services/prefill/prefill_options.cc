@@ -28,7 +28,7 @@ PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) 
   own.later_tokens = static_cast<int>(most > 0 ? most : kSglangPrefillTokens);
   own.shares_plans = options.schedule_policy() != "fcfs";
   // A token passes every stage.
-  own.target_itl_us = options.target_itl_ms() * 1000 / own.pp_size;
+  own.target_itl_us = options.target_itl_ms() * 1000 / std::max(own.pp_size, 1);
   BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
       << options.dynamic_chunking_smooth_factor();
   own.plan_window = static_cast<int>(options.pipeline_window());
