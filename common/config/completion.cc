@@ -37,6 +37,8 @@ _baton() {
     _baton_value "${COMP_WORDS[COMP_CWORD - 2]}" "$word"
   elif [[ $previous == --* && " $switches " != *" $previous "* ]]; then
     _baton_value "$previous" "$word"
+  elif [[ $command == serve && $word != -* ]]; then
+    _baton_paths -d "$word"
   else
     _baton_words "$flags" "$word"
   fi
@@ -205,7 +207,8 @@ std::string ZshScript() {
                   "_baton_options() {\n  local -a specs\n  case $1 in\n");
   for (const Command command : AllCommands()) {
     absl::StrAppend(&text, "    '", CommandName(command), "')\n      specs=(\n",
-                    "        '--help=-[List the options, or those that mention a word]::word:'\n");
+                    "        '--help=-[List the options, or those that mention a word]::word:'\n",
+                    command == Command::kServe ? "        '::model:_files -/'\n" : "");
     for (const Option& option : OptionTable()) {
       if (Shown(option, command)) AppendZshOption(option, &text);
     }

@@ -69,6 +69,9 @@ TEST(CompletionTest, BashOffersValuesInBothForms) {
   EXPECT_THAT(Offered({"baton", "up", "--model-path", ""}), ElementsAre("models", "other"));
   EXPECT_THAT(Offered({"baton", "up", "--config", "f"}), ElementsAre("file.yaml"));
   EXPECT_THAT(Offered({"baton", "up", "--port", ""}), IsEmpty());
+  EXPECT_THAT(Offered({"baton", "serve", "mo"}), ElementsAre("models"));
+  EXPECT_THAT(Offered({"baton", "serve", "models", "--target"}), ElementsAre("--target-itl-ms"));
+  EXPECT_THAT(Offered({"baton", "serve", "models", "--decode"}), IsEmpty());
 }
 
 TEST(CompletionTest, BashExpectsNoValueAfterASwitch) {

@@ -42,7 +42,7 @@ constexpr char kInMemory[] = "everything is in the memory of the host already";
 constexpr char kSeed[] =
     "a request's own \"seed\" makes its text repeatable; without one it is drawn";
 constexpr char kReplicas[] =
-    "replicas are --prefill-chains and --decodes of `baton up`, or more workers at one router";
+    "replicas are --prefill-chains of `baton serve` and `baton up`, or more workers at one router";
 constexpr char kAttentionRanks[] =
     "attention is shared out by heads over the --tp-size ranks, which are as many either way";
 constexpr char kExperts[] = "no model with experts is served yet";
@@ -96,7 +96,9 @@ constexpr ForeignFlag kRows[] = {
     Refused("num-gpu-blocks-override", "use --kv-cache-tokens (blocks times --page-size)"),
     Switch("enable-chunked-prefill", "prefill is always chunked, by --chunked-prefill-size"),
     Means("no-enable-chunked-prefill", "chunked-prefill-size=-1"),
-    Value("pp-max-micro-batch-size", "--max-prefill-requests bounds a chain's requests together"),
+    Value("pp-max-micro-batch-size",
+          "--max-prefill-requests bounds a chain's requests together, --max-running-requests a "
+          "colocated one's"),
     Value("pp-async-batch-depth", "stage 0 always plans ahead, by --pipeline-window plans"),
     Value("num-reserved-decode-tokens", kWholeContinuation),
     Value("schedule-conservativeness", "decode reserves before it admits and retracts nothing"),
@@ -107,7 +109,7 @@ constexpr ForeignFlag kRows[] = {
     Switch("enable-cache-report", "usage always has cached_tokens"),
     Value("cpu-offload-gb", kInMemory, "0"),
     Value("swap-space", kInMemory),
-    Switch("enable-mixed-chunk", "prefill and decode run in different processes"),
+    Switch("enable-mixed-chunk", "plans of a colocated chain always mix prompts with decoding"),
     Switch("disable-overlap-schedule", "there is no scheduler of that kind to turn off"),
     Refused("max-logprobs", "a request gets up to 20 alternatives"),
     Refused("priority-scheduling*"),
@@ -139,7 +141,7 @@ constexpr ForeignFlag kRows[] = {
     Value("load-balance-method", "use --load-balance-policy", "auto"),
     Refused("prefill-policy", "use --load-balance-policy"),
     Refused("decode-policy", "use --load-balance-policy"),
-    Switch("pd-disaggregation", "prefill and decode are always apart"),
+    Switch("pd-disaggregation", "the router serves pairs and colocated chains alike"),
     Switch("mini-lb", "the router is always the same"),
     List("prefill", kWorkers, kUrls),
     List("decode", kWorkers, kUrls),
@@ -254,12 +256,15 @@ constexpr Pair kElsewhere[] = {
      "it is the router's, where clients come; a worker answers probes on --metrics-port and its "
      "peers on --grpc-port"},
     {"max_running_requests",
-     "it bounds the batch of a decode service; a chain has --max-prefill-requests, the router "
-     "--max-concurrent-streams"},
+     "it bounds what a decode service or a colocated chain runs; a prefill chain has "
+     "--max-prefill-requests, the router --max-concurrent-streams"},
+    {"max_prefill_requests",
+     "it bounds what a prefill chain reads; a colocated chain and a decode service have "
+     "--max-running-requests"},
     {"nnodes", kNodes},
     {"node_rank", kNodes},
     {"dist_init_addr", kNodes},
-    {"disaggregation_mode", "a worker is one or the other; router and up have both"},
+    {"disaggregation_mode", "a worker has one; the router serves workers of all"},
     {"api_key", "clients show it to the router"},
 };
 

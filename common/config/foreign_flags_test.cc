@@ -42,6 +42,7 @@ struct Process {
 
 std::vector<Process> Processes() {
   return {{Command::kRouter, {}},
+          {Command::kServe, {}},
           {Command::kWorker, {"--disaggregation-mode", "prefill"}},
           {Command::kWorker, {"--disaggregation-mode", "decode"}},
           {Command::kUp, {}},
@@ -127,7 +128,14 @@ TEST(ForeignFlagsTest, SglangsLaunchLineIsHonouredWhereItApplies) {
   EXPECT_EQ(prefill->values.chunked_prefill_size(), 12288);
   EXPECT_EQ(prefill->values.chunk_policy(), "sglang");
   EXPECT_THAT(prefill->notes, Contains(HasSubstr("--max-running-requests: nothing for prefill; it "
-                                                 "bounds the batch of a decode service")));
+                                                 "bounds what a decode service or a colocated")));
+  // As in SGLang, a line without the mode is a worker that does both.
+  const auto colocated = Parse({.args = LaunchLine({}), .command = Command::kWorker});
+  ASSERT_TRUE(colocated.ok()) << colocated.status();
+  EXPECT_EQ(colocated->role, v1::OptionSpec::COLOCATED);
+  EXPECT_EQ(colocated->values.max_running_requests(), 128);
+  EXPECT_EQ(colocated->values.pp_size(), 4);
+  EXPECT_EQ(colocated->values.chain_id(), "10.0.0.2");
   // `validate` says what the process would.
   const auto validated =
       Parse({.args = LaunchLine({"--disaggregation-mode=prefill"}), .command = Command::kValidate});
@@ -171,6 +179,8 @@ TEST(ForeignFlagsTest, LinesForDisaggregationAreTaken) {
        "--max-model-len 4096 --gpu-memory-utilization 0.5 --enforce-eager --seed 0 "
        "--disable-log-requests --load-format auto --tokenizer-mode auto --dtype float",
        4},
+      {Command::kWorker, "--enable-mixed-chunk --tp 2 --max-running-requests 8", 1},
+      {Command::kServe, "--enable-mixed-chunk --tensor-parallel-size 2 --max-num-seqs 8", 1},
       {Command::kUp, "--log-requests --log-requests-level 2", 1},
       {Command::kUp, "--enable-metrics=false", 0},
   };

@@ -72,8 +72,9 @@ std::string ForeignFateText(const ForeignFlag& flag) {
 std::string ForeignMarkdown() {
   std::string text =
       "\n## Flags of SGLang and vLLM\n\n"
-      "The options of a launch line of SGLang or vLLM may stand behind `baton router`, `worker`,\n"
-      "`up` and `validate`. Those that are options or aliases above are these. Of the others, one\n"
+      "The options of a launch line of SGLang or vLLM may stand behind `baton serve`, `router`,\n"
+      "`worker`, `up` and `validate`. Those that are options or aliases above are these. Of the "
+      "others, one\n"
       "that asks for what Baton does anyway, or that tunes how another engine does it, is taken, "
       "and\n"
       "the process says in a line what it means here; one that asks for something else is "
@@ -104,10 +105,10 @@ std::string ForeignMarkdown() {
 }  // namespace
 
 const std::vector<Command>& AllCommands() {
-  static const auto* const kAll =
-      new std::vector<Command>{Command::kRouter,   Command::kWorker,    Command::kUp,
-                               Command::kValidate, Command::kDrain,     Command::kSimulate,
-                               Command::kTrace,    Command::kModelInfo, Command::kModelMake};
+  static const auto* const kAll = new std::vector<Command>{
+      Command::kServe,     Command::kUp,       Command::kRouter,   Command::kWorker,
+      Command::kValidate,  Command::kDrain,    Command::kSimulate, Command::kTrace,
+      Command::kModelInfo, Command::kModelMake};
   return *kAll;
 }
 
@@ -117,6 +118,8 @@ const char* CommandName(Command command) {
       return "router";
     case Command::kWorker:
       return "worker";
+    case Command::kServe:
+      return "serve";
     case Command::kUp:
       return "up";
     case Command::kValidate:
@@ -140,7 +143,10 @@ const char* CommandSummary(Command command) {
     case Command::kRouter:
       return "accept requests over HTTP and gRPC and pair them with workers";
     case Command::kWorker:
-      return "a prefill stage or a decode service (--disaggregation-mode=prefill|decode)";
+      return "a stage of a chain, colocated or for prefill, or a decode service "
+             "(--disaggregation-mode)";
+    case Command::kServe:
+      return "serve a model on this machine: a router and chains that read and decode";
     case Command::kUp:
       return "a local cluster from a few flags or a YAML file";
     case Command::kValidate:
@@ -176,7 +182,8 @@ std::string HelpText(Command command, const std::string& word) {
     return absl::StrCat("No option of baton ", name, " mentions '", word,
                         "'; --help lists all of them.\n");
   }
-  return absl::StrCat("Usage: baton ", name, " [OPTION]...\n", options, "\n",
+  const char* const model = command == Command::kServe ? " MODEL" : "";
+  return absl::StrCat("Usage: baton ", name, model, " [OPTION]...\n", options, "\n",
                       Wrap("An option --some-name is also the environment variable "
                            "BATON_SOME_NAME and the key some_name of the YAML file that --config "
                            "names. A flag wins over a variable, a variable over the file. Numbers "
@@ -223,9 +230,10 @@ std::string OptionsMarkdown() {
       "cluster's other roles is passed over, so that processes may share a file, an environment "
       "or\n"
       "a command line; of a flag the process says so when it starts. Roles prefill and decode are\n"
-      "`baton worker --disaggregation-mode=...`; `baton validate` takes every option of a "
-      "cluster's\n"
-      "processes.\n";
+      "`baton worker --disaggregation-mode=...`; with null, colocated, a worker takes prefill's "
+      "but\n"
+      "for `--max-prefill-requests`. `baton serve` takes up's, but for `--decodes` and\n"
+      "`--decode-tp-size`, and `baton validate` every option of a cluster's processes.\n";
   std::string group;
   for (const Option& option : OptionTable()) {
     if (option.spec->group() != group) {

@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/config/mode.h"
 #include "common/net/host.h"
 
 namespace baton::config {
@@ -12,8 +13,6 @@ namespace {
 
 // No packet goes there; a way to the host is the same for every port.
 constexpr int kNoPort = 9;
-
-bool IsDecode(const v1::Options& options) { return options.disaggregation_mode() == "decode"; }
 
 // Processes in the chain or in the decode service.
 int64_t GroupProcesses(const v1::Options& options) {
@@ -60,11 +59,10 @@ std::vector<StageRank> PlacesHere(const v1::Options& options) {
 absl::Status CheckNode(const v1::Options& options) {
   if (!IsNode(options)) return CheckNodeless(options);
   const int64_t nodes = options.nnodes();
-  if (options.disaggregation_mode() != "prefill" && !IsDecode(options)) {
+  if (options.disaggregation_mode().empty()) {
     return InvalidField("nnodes", absl::StrCat("got ", nodes,
-                                               "; the nodes are a prefill chain's or a decode "
-                                               "service's, with --disaggregation-mode prefill or "
-                                               "decode"));
+                                               "; the nodes are a chain's or a decode service's, "
+                                               "which --disaggregation-mode tells apart"));
   }
   if (options.node_rank() < 0) {
     return InvalidField(

@@ -215,7 +215,7 @@ TEST(NodeShareTest, NodesAreThoseOfAChainOrADecodeService) {
     EXPECT_THAT(up->notes, ::testing::SizeIs(3));
     EXPECT_THAT(up->notes, ::testing::Each(HasSubstr("one node's share")));
   }
-  for (const char* mode : {"prefill", "decode"}) {
+  for (const char* mode : {"prefill", "decode", "null"}) {
     const auto valid = Parse({.args = {std::string("--disaggregation-mode=") + mode, "--nnodes=1"},
                               .command = Command::kValidate});
     EXPECT_TRUE(valid.ok()) << valid.status();

@@ -160,6 +160,18 @@ absl::Status ReadForeignFlag(Command command, const std::vector<std::string>& ar
   return absl::OkStatus();
 }
 
+absl::Status AssignModel(const std::string& model, Sources* sources) {
+  const auto flag = sources->assignments.find("model_path");
+  if (flag != sources->assignments.end()) {
+    return InvalidField(
+        "model_path",
+        absl::StrCat("got '", Shown(model), "' as the argument and '", Shown(flag->second.text),
+                     "' by ", flag->second.source.where, "; give one of them"));
+  }
+  sources->assignments["model_path"] = {model, {OptionSource::Kind::kArgument, "MODEL"}};
+  return absl::OkStatus();
+}
+
 // Kubernetes' variables for Services that are called vllm or sglang.
 bool IsAnyServiceLink(const std::string& variable, const std::string& value) {
   return absl::StartsWith(value, "tcp://") || absl::StartsWith(value, "udp://") ||
@@ -191,17 +203,23 @@ std::optional<std::string> HelpRequest(const std::vector<std::string>& args) {
 }
 
 bool Launches(Command command) {
-  return command == Command::kRouter || command == Command::kWorker || command == Command::kUp ||
-         command == Command::kValidate;
+  return command == Command::kRouter || command == Command::kWorker || command == Command::kServe ||
+         command == Command::kUp || command == Command::kValidate;
 }
 
 absl::StatusOr<Sources> ReadFlags(Command command, const std::vector<std::string>& args) {
   Sources sources;
+  std::optional<std::string> model;  // Where the command takes it without a flag, as vLLM's does.
   for (size_t i = 0; i < args.size(); ++i) {
     std::string name;
     std::optional<std::string> value;
     if (!SplitFlag(args[i], &name, &value)) {
-      return InvalidField(args[i], UnexpectedArgument(args[i]));
+      const bool bare = !absl::StartsWith(args[i], "-") && !model.has_value();
+      if (command != Command::kServe || !bare) {
+        return InvalidField(args[i], UnexpectedArgument(args[i]));
+      }
+      model = args[i];
+      continue;
     }
     const Option* option = FindByFlag(name);
     if (option == nullptr) {
@@ -222,6 +240,7 @@ absl::StatusOr<Sources> ReadFlags(Command command, const std::vector<std::string
     sources.assignments[option->name] = {*value,
                                          {OptionSource::Kind::kFlag, absl::StrCat("--", name)}};
   }
+  if (model.has_value()) BATON_RETURN_IF_ERROR(AssignModel(*model, &sources));
   return sources;
 }
 

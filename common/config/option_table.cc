@@ -163,9 +163,12 @@ const Option* FindByVariable(const std::string& variable) {
 bool AppliesTo(const Option& option, Role role) {
   const auto& roles = option.spec->roles();
   const auto has = [&](int r) { return std::find(roles.begin(), roles.end(), r) != roles.end(); };
+  const bool chains = has(v1::OptionSpec::PREFILL) && !option.spec->apart();
+  if (role == v1::OptionSpec::COLOCATED) return chains || has(role);
   if (role != v1::OptionSpec::VALIDATE) return has(role);
   return has(v1::OptionSpec::ROUTER) || has(v1::OptionSpec::PREFILL) ||
-         has(v1::OptionSpec::DECODE) || has(v1::OptionSpec::UP) || has(v1::OptionSpec::VALIDATE);
+         has(v1::OptionSpec::DECODE) || has(v1::OptionSpec::COLOCATED) || has(v1::OptionSpec::UP) ||
+         has(v1::OptionSpec::VALIDATE);
 }
 
 bool AppliesTo(const Option& option, Command command) {
@@ -174,7 +177,9 @@ bool AppliesTo(const Option& option, Command command) {
       return AppliesTo(option, v1::OptionSpec::ROUTER);
     case Command::kWorker:
       return AppliesTo(option, v1::OptionSpec::PREFILL) ||
-             AppliesTo(option, v1::OptionSpec::DECODE);
+             AppliesTo(option, v1::OptionSpec::DECODE) ||
+             AppliesTo(option, v1::OptionSpec::COLOCATED);
+    case Command::kServe:
     case Command::kUp:
       return AppliesTo(option, v1::OptionSpec::UP);
     case Command::kValidate:
@@ -202,6 +207,8 @@ std::string DefaultText(const Option& option, Role role) {
   for (const auto& entry : option.spec->default_for()) {
     if (entry.role() == role) return entry.value();
   }
+  // What the table says of PREFILL it says of both kinds of chains.
+  if (role == v1::OptionSpec::COLOCATED) return DefaultText(option, v1::OptionSpec::PREFILL);
   return option.spec->default_value();
 }
 

@@ -10,6 +10,9 @@ bool Shown(const Option& option, Command command) {
   const bool for_making = option.spec->group() == "Making a model";
   if (command == Command::kModelInfo) return !for_making;
   if (command == Command::kModelMake) return option.name != "model_path";
+  if (command == Command::kServe) {
+    return !option.spec->apart() && option.name != "disaggregation_mode";
+  }
   return true;
 }
 
@@ -45,6 +48,7 @@ std::string RangeText(const Option& option) {
 std::string DefaultsText(const Option& option) {
   std::string text = option.spec->default_value();
   for (const auto& entry : option.spec->default_for()) {
+    if (entry.value().empty()) continue;  // No value; the help says what that means.
     absl::StrAppend(&text, "; ", entry.value(), " for ", RoleName(entry.role()));
   }
   return text;

@@ -10,6 +10,8 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/config/foreign_flags.h"
+#include "common/config/mode.h"
+#include "common/config/mode_rules.h"
 #include "common/config/node_share.h"
 #include "common/config/option_sources.h"
 #include "common/config/option_table.h"
@@ -23,7 +25,8 @@ Role FixedRole(Command command) {
     case Command::kRouter:
       return v1::OptionSpec::ROUTER;
     case Command::kWorker:
-      return v1::OptionSpec::ROLE_UNSPECIFIED;  // WorkerRole decides.
+      return v1::OptionSpec::ROLE_UNSPECIFIED;  // GivenWorkerRole decides.
+    case Command::kServe:
     case Command::kUp:
       return v1::OptionSpec::UP;
     case Command::kValidate:
@@ -41,22 +44,6 @@ Role FixedRole(Command command) {
   return v1::OptionSpec::ROLE_UNSPECIFIED;
 }
 
-// A worker's role, from the mode alone: the defaults of all other options hang on it.
-absl::StatusOr<Role> WorkerRole(const Assignments& assignments) {
-  const Option& mode = *FindByName("disaggregation_mode");
-  v1::Options options;
-  const auto found = assignments.find(mode.name);
-  if (found != assignments.end()) {
-    BATON_RETURN_IF_ERROR(
-        SetOption(mode, found->second.text, SourceText(found->second.source), &options));
-  }
-  if (options.disaggregation_mode() == "prefill") return v1::OptionSpec::PREFILL;
-  if (options.disaggregation_mode() == "decode") return v1::OptionSpec::DECODE;
-  return InvalidField(mode.name,
-                      "a worker needs --disaggregation-mode=prefill or decode; null, both in one "
-                      "process, comes with a later version");
-}
-
 std::string ElsewhereNote(const std::string& flag, const Option& option, Role role) {
   const std::string more = ElsewhereText(option.name);
   return absl::StrCat(flag, ": nothing for ", RoleName(role), "; ",
@@ -67,6 +54,7 @@ std::string ElsewhereNote(const std::string& flag, const Option& option, Role ro
 // or SGLang and vLLM have one of this name that is taken here.
 absl::Status PassOver(const Option& option, const Assignment& assignment, ParsedOptions* parsed) {
   const std::string& flag = assignment.source.where;
+  BATON_RETURN_IF_ERROR(CheckContradiction(option, assignment, parsed->role));
   const ForeignFlag* foreign = FindForeignFlag(option.flag);
   const bool launches = Launches(parsed->command);
   if (launches && AppliesTo(option, v1::OptionSpec::VALIDATE)) {
@@ -100,26 +88,21 @@ absl::Status Assign(const Assignments& assignments, ParsedOptions* parsed) {
   return absl::OkStatus();
 }
 
-// The process that `validate` is asked about.
-Role ValidatedRole(const v1::Options& values) {
-  if (values.disaggregation_mode() == "prefill") return v1::OptionSpec::PREFILL;
-  if (values.disaggregation_mode() == "decode") return v1::OptionSpec::DECODE;
-  return v1::OptionSpec::UP;
-}
-
 // `validate` takes every option, and says of flags what the process that it is asked about would
 // say. A cluster on one machine has no nodes, as with `up`.
-void PassOverInValidate(ParsedOptions* parsed) {
-  if (parsed->role != v1::OptionSpec::VALIDATE) return;
-  const Role role = ValidatedRole(parsed->values);
+absl::Status PassOverInValidate(ParsedOptions* parsed) {
+  if (parsed->role != v1::OptionSpec::VALIDATE) return absl::OkStatus();
+  const Role role = CheckedRole(*parsed);
   for (const auto& [name, source] : parsed->sources) {
     const Option& option = *FindByName(name);
     const bool ours = RolesText(option) == RoleName(v1::OptionSpec::VALIDATE);
     if (source.kind != OptionSource::Kind::kFlag || ours || AppliesTo(option, role)) continue;
     if (name == "disaggregation_mode") continue;  // It says which process that is.
+    BATON_RETURN_IF_ERROR(
+        CheckContradiction(option, {ValueText(option, parsed->values), source}, role));
     parsed->notes.push_back(ElsewhereNote(source.where, option, role));
   }
-  if (role != v1::OptionSpec::UP) return;
+  if (role != v1::OptionSpec::UP) return absl::OkStatus();
   for (const char* name : {"nnodes", "node_rank", "dist_init_addr"}) {
     const Option& option = *FindByName(name);
     const absl::Status status =
@@ -127,6 +110,7 @@ void PassOverInValidate(ParsedOptions* parsed) {
     BATON_CHECK(status.ok()) << std::string(status.message());
     parsed->sources[name] = OptionSource{};
   }
+  return absl::OkStatus();
 }
 
 // Options of other roles get their defaults, too, so that no field reads as an accidental 0.
@@ -202,7 +186,7 @@ absl::Status CheckOnlyIndex(const ParsedOptions& parsed, const char* option, int
 absl::Status PlaceInChain(ParsedOptions* parsed) {
   v1::Options& values = parsed->values;
   const int64_t index = values.prefill_index();
-  if (parsed->role != v1::OptionSpec::PREFILL || index < 0) return absl::OkStatus();
+  if (!IsChainRole(parsed->role) || index < 0) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(CheckOnlyIndex(
       *parsed, "prefill_index", index,
       {{"pp_rank", absl::StrCat(values.pp_rank())}, {"tp_rank", absl::StrCat(values.tp_rank())}}));
@@ -244,7 +228,7 @@ absl::Status PlaceOnNode(ParsedOptions* parsed) {
     values.set_node_rank(0);
     parsed->sources["node_rank"] = {OptionSource::Kind::kDerived, "--nnodes"};
   }
-  const bool decode = values.disaggregation_mode() == "decode";
+  const bool decode = IsDecode(values);
   const char* const name = decode ? "decode_id" : "chain_id";
   if (values.dist_init_addr().empty() || WasSet(*parsed, name)) return absl::OkStatus();
   std::string& id = decode ? *values.mutable_decode_id() : *values.mutable_chain_id();
@@ -297,6 +281,8 @@ std::string SourceText(const OptionSource& source) {
       return absl::StrCat("variable ", source.where);
     case OptionSource::Kind::kFlag:
       return absl::StrCat("flag ", source.where);
+    case OptionSource::Kind::kArgument:
+      return "the argument of the command";
   }
   return "";
 }
@@ -312,11 +298,14 @@ absl::StatusOr<ParsedOptions> ParseOptions(Command command, const OptionInput& i
   const Assignments& assignments = given.assignments;
   parsed.notes = std::move(given.notes);
   if (command == Command::kWorker) {
-    BATON_ASSIGN_OR_RETURN(parsed.role, WorkerRole(assignments));
+    BATON_ASSIGN_OR_RETURN(parsed.role, GivenWorkerRole(assignments));
   }
+  BATON_RETURN_IF_ERROR(CheckModeOf(command, assignments));
   SetDefaults(&parsed);
+  if (command == Command::kServe) parsed.values.set_disaggregation_mode("null");
   BATON_RETURN_IF_ERROR(Assign(assignments, &parsed));
-  PassOverInValidate(&parsed);
+  BATON_RETURN_IF_ERROR(PassOverInValidate(&parsed));
+  BATON_RETURN_IF_ERROR(NameSource(CheckColocatedCluster(&parsed), parsed));
   Derive(&parsed);
   BATON_RETURN_IF_ERROR(NameSource(PlaceOnNode(&parsed), parsed));
   BATON_RETURN_IF_ERROR(NameSource(PlaceInChain(&parsed), parsed));

@@ -29,6 +29,7 @@ namespace baton::config {
 enum class Command {
   kRouter,
   kWorker,
+  kServe,
   kUp,
   kValidate,
   kModelInfo,
@@ -50,7 +51,7 @@ const char* CommandSummary(Command command);
 // The part a process plays; a worker's comes from --disaggregation-mode.
 using Role = v1::OptionSpec::Role;
 
-// "router", "prefill", "decode", "up", "validate", "model", "drain", "simulate" or
+// "router", "prefill", "decode", "colocated", "up", "validate", "model", "drain", "simulate" or
 // "trace".
 std::string RoleName(Role role);
 
@@ -69,6 +70,7 @@ struct OptionSource {
     kFile,
     kEnvironment,
     kFlag,
+    kArgument,  // `serve MODEL`
   };
   Kind kind = Kind::kDefault;
   std::string where;  // "cluster.yaml:12", "BATON_PAGE_SIZE", "--page-size", "--model-path".
@@ -97,6 +99,10 @@ absl::StatusOr<ParsedOptions> ParseOptions(Command command, const OptionInput& i
 
 // The rules that span options, such as --pp-rank < --pp-size, and features that come later.
 absl::Status Validate(Command command, const v1::Options& options);
+
+// The process that `validate` is asked about: the one of --disaggregation-mode, or UP, a cluster.
+// null is a cluster unless a worker's place is given. For all other commands `options.role`.
+Role CheckedRole(const ParsedOptions& options);
 
 // Arguments that give a child process of `role` the values that were set for its parent (`baton
 // up`), wherever they were set. Secrets and --config are left out.

@@ -44,7 +44,7 @@ TEST(OptionsTest, EveryOptionIsCompleteAndItsNamesAreUnique) {
       EXPECT_TRUE(option.spec->has_minimum() || !option.spec->allowed().empty());
     }
     v1::Options values;
-    for (int role = v1::OptionSpec::ROUTER; role <= v1::OptionSpec::MODEL; ++role) {
+    for (int role = v1::OptionSpec::ROUTER; role <= v1::OptionSpec::COLOCATED; ++role) {
       const std::string text = DefaultText(option, static_cast<Role>(role));
       if (text.empty()) continue;
       EXPECT_TRUE(SetOption(option, text, "the table", &values).ok()) << text;
@@ -393,13 +393,6 @@ TEST(OptionsTest, RulesOverSeveralOptions) {
        {"got 2", "--device cpu, not cuda", "flag --tp-size"}},
       {Worker({"--disable-radix-cache=false"}), "disable_radix_cache", {"later version"}},
       {Worker({"--max-prefill-tokens=63"}), "max_prefill_tokens", {"page_size = 64"}},
-      {{.command = Command::kWorker}, "disaggregation_mode", {"null", "later version"}},
-      {{.args = {"--disaggregation-mode=null"}, .command = Command::kWorker},
-       "disaggregation_mode",
-       {"later version"}},
-      {{.file = "disaggregation_mode: null\n", .command = Command::kWorker},
-       "disaggregation_mode",
-       {"later version"}},
       {{.args = {"--disaggregation-mode=both"}, .command = Command::kWorker},
        "disaggregation_mode",
        {"'both'", "null, prefill, decode"}},

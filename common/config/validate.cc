@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
+#include "common/config/mode_rules.h"
 #include "common/config/node_share.h"
 #include "common/config/options.h"
 #include "common/config/router_list.h"
@@ -17,11 +18,11 @@ absl::Status ComesLater(const char* field, const char* what) {
   return InvalidField(field, absl::StrCat(what, " comes with a later version"));
 }
 
-absl::Status CheckModel(const v1::Options& options) {
-  if (options.model_path().empty()) {
-    return InvalidField("model_path", "required: the directory of the model (--model-path DIR)");
-  }
-  return absl::OkStatus();
+absl::Status CheckModel(Command command, const v1::Options& options) {
+  if (!options.model_path().empty()) return absl::OkStatus();
+  const char* const way = command == Command::kServe ? "baton serve DIR" : "--model-path DIR";
+  return InvalidField("model_path",
+                      absl::StrCat("required: the directory of the model (", way, ")"));
 }
 
 absl::Status CheckLater(const v1::Options& options) {
@@ -239,9 +240,10 @@ absl::Status Validate(Command command, const v1::Options& options) {
   if (command == Command::kDrain) return CheckDrain(options);
   if (command == Command::kSimulate) return CheckSimulated(options);
   if (command == Command::kTrace) return CheckTrace(options);
-  BATON_RETURN_IF_ERROR(CheckModel(options));
+  BATON_RETURN_IF_ERROR(CheckModel(command, options));
   if (command == Command::kModelInfo) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(CheckLater(options));
+  BATON_RETURN_IF_ERROR(CheckColocated(options));
   BATON_RETURN_IF_ERROR(CheckChain(options));
   BATON_RETURN_IF_ERROR(CheckPages(options));
   BATON_RETURN_IF_ERROR(CheckTypes(options));

@@ -12,6 +12,7 @@
 #include "common/chunking/chunk_plan.h"
 #include "common/chunking/flow_shop.h"
 #include "common/config/layer_split.h"
+#include "common/config/mode.h"
 
 namespace baton {
 namespace {
@@ -28,7 +29,7 @@ bool AsksForMeasured(const v1::Options& options) {
 bool Reads(const v1::Options& options, config::Role role) {
   if (options.chunk_profile().empty()) return false;
   if (role == OptionSpec::UP) return true;
-  return role == OptionSpec::PREFILL && (options.pp_rank() == 0 || AsksForMeasured(options));
+  return config::IsChainRole(role) && (options.pp_rank() == 0 || AsksForMeasured(options));
 }
 
 // A first start has no file yet, and must be able to write one.
@@ -90,7 +91,7 @@ MeasuredOn MeasuredBy(const v1::Options& options, const Machine& machine) {
 
 void ReadChunkProfile(const v1::Options& options, config::Role role, int model_layers,
                       ChunkCosts& costs, std::vector<Finding>& findings) {
-  costs.keeps_file = role == OptionSpec::PREFILL && AsksForMeasured(options);
+  costs.keeps_file = config::IsChainRole(role) && AsksForMeasured(options);
   if (!Reads(options, role)) return;
   absl::StatusOr<ChunkProfile> profile = LoadChunkProfile(options.chunk_profile());
   if (absl::IsNotFound(profile.status())) return OnMissingFile(options, findings);
@@ -200,7 +201,9 @@ absl::StatusOr<HostMemory> PlanChain(v1::Options options, const ModelFacts& mode
 bool Affordable(const HostMemory& least, const HostMemory& larger) {
   for (size_t i = 0; i < least.processes.size(); ++i) {
     const ProcessMemory& process = larger.processes[i];
-    if (!absl::StartsWith(process.name, kPrefillName)) continue;
+    const bool stage = absl::StartsWith(process.name, kPrefillName) ||
+                       absl::StartsWith(process.name, kColocatedName);
+    if (!stage) continue;
     const int64_t more = process.buffers - least.processes[i].buffers;
     if (more > process.kv / kAutoChunkKvShare) return false;
   }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
+#include "common/config/mode.h"
 #include "common/config/node_share.h"
 #include "common/engine/requirements.h"
 #include "common/model/model_shard.h"
@@ -44,12 +45,20 @@ int64_t SumOver(const HostMemory& memory, BytesOf bytes_of) {
   return Saturated(bytes);
 }
 
-// Tokens of the largest plan of a chain.
+// Tokens of the largest plan of a chain: a full chunk, and one of each request that decodes.
 int64_t PlanTokens(const v1::Options& options, int64_t context_tokens) {
   const int64_t page = options.page_size();
   const int64_t longest = (context_tokens + page - 1) / page * page;
   const int64_t chunk = options.chunked_prefill_size();
-  return chunk < 0 ? longest : std::min(chunk, longest);
+  const int64_t decoding = config::IsColocated(options) ? options.max_running_requests() : 0;
+  return (chunk < 0 ? longest : std::min(chunk, longest)) + decoding;
+}
+
+// Most tokens that a chain's last stage draws in one plan.
+int64_t DrawnRows(const v1::Options& options, int64_t plan_tokens) {
+  if (config::IsColocated(options)) return options.max_running_requests();
+  // Prompts that end in it.
+  return std::min(options.max_prefill_requests(), plan_tokens / options.page_size() + 1);
 }
 
 // `sizes` are the model's, or those of a rank's part of it.
@@ -110,9 +119,7 @@ ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, const M
     memory.buffers += SamplerBytes(options, model);
     // The other ranks' logits on their way.
     memory.buffers += kLogitRows * kFloatBytes * (model.config.vocab_size - shard.sizes.vocab_size);
-    // Prompts that end in one plan.
-    const int64_t rows = std::min(options.max_prefill_requests(), tokens / options.page_size() + 1);
-    memory.buffers += rows * model.config.vocab_size * kFloatBytes;
+    memory.buffers += DrawnRows(options, tokens) * model.config.vocab_size * kFloatBytes;
   }
   return memory;
 }
@@ -166,7 +173,8 @@ absl::Status AddRanks(const v1::Options& options, const ModelFacts& model, confi
                          ShardModel(model.config, {static_cast<int>(place.rank),
                                                    static_cast<int>(options.tp_size())}));
   ProcessMemory process = Stage(options, model, shard, layers, context_tokens);
-  process.name = absl::StrCat(kPrefillName, place.stage, suffix);
+  process.name = absl::StrCat(config::IsColocated(options) ? kColocatedName : kPrefillName,
+                              place.stage, suffix);
   process.count = count;
   memory.processes.push_back(std::move(process));
   return absl::OkStatus();
@@ -255,10 +263,10 @@ absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role r
   memory.kv_dtype = model.kv_dtype;
   const bool up = role == OptionSpec::UP;
   if (up || role == OptionSpec::ROUTER) memory.processes.push_back(Router(model));
-  if (up || role == OptionSpec::PREFILL) {
+  if (up || config::IsChainRole(role)) {
     BATON_RETURN_IF_ERROR(AddPrefill(options, up, model, context_tokens, memory));
   }
-  if (up || role == OptionSpec::DECODE) {
+  if ((up && !config::IsColocated(options)) || role == OptionSpec::DECODE) {
     BATON_RETURN_IF_ERROR(AddDecode(options, up, model, context_tokens, memory));
   }
   AddTorch(options, up, memory);

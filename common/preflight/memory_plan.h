@@ -16,7 +16,8 @@ namespace baton {
 
 // Bytes, of one process.
 struct ProcessMemory {
-  std::string name;   // "router", "prefill 0" (its stage), "prefill 0.1" (and rank), "decode".
+  // "router", "prefill 0" or "colocated 0" (its stage), "prefill 0.1" (and rank), "decode".
+  std::string name;
   int64_t count = 1;  // Processes of this kind.
   LayerRange layers;  // Empty for the router.
   int64_t weights = 0;
@@ -31,6 +32,7 @@ struct ProcessMemory {
 
 // What the names of a chain's processes begin with.
 inline constexpr char kPrefillName[] = "prefill ";
+inline constexpr char kColocatedName[] = "colocated ";
 
 struct HostMemory {
   std::vector<ProcessMemory> processes;

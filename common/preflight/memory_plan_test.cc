@@ -75,6 +75,28 @@ TEST(MemoryPlanTest, UpIsTheSumOfAllItsProcesses) {
   EXPECT_EQ(up->processes.size(), 5u);
 }
 
+TEST(MemoryPlanTest, AColocatedChainHasOnePoolAndDraws) {
+  v1::Options options = Options();
+  options.set_disaggregation_mode("null");
+  const auto up = PlanMemory(options, OptionSpec::UP, Llama8B(), kContext);
+  ASSERT_TRUE(up.ok()) << up.status();
+  std::vector<std::string> names;
+  for (const ProcessMemory& process : up->processes) names.push_back(process.name);
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"router", "colocated 0", "colocated 1", "colocated 2"}));
+  const auto apart = PlanMemory(Options(), OptionSpec::UP, Llama8B(), kContext);
+  // The pool is shared out as a prefill chain's is; there is no other.
+  EXPECT_EQ(up->processes[1].kv, apart->processes[1].kv);
+  EXPECT_EQ(up->kv_per_token(), 2 * 262144);
+  // A plan has its chunk and a token of each request that decodes, and all of those may be drawn.
+  EXPECT_GT(up->processes[1].buffers, apart->processes[1].buffers);
+  const int64_t drawn = up->processes[3].buffers - apart->processes[3].buffers;
+  EXPECT_GE(drawn, (64 - 16) * int64_t{128256} * 4);
+  options.set_pp_rank(2);
+  EXPECT_EQ(PlanMemory(options, OptionSpec::COLOCATED, Llama8B(), kContext)->total(),
+            up->processes[3].total());
+}
+
 TEST(MemoryPlanTest, StagesSplitTheModelAndItsKv) {
   v1::Options options = Options();
   options.set_prefill_chains(1);

@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/config/context_length.h"
 #include "common/config/layer_split.h"
+#include "common/config/mode.h"
 #include "common/config/node_share.h"
 #include "common/engine/requirements.h"
 #include "common/engine/timed/timed_profile.h"
@@ -34,17 +35,10 @@ std::string Gib(int64_t bytes) {
   return mib < 1024 ? absl::StrFormat("%.0f MiB", mib) : absl::StrFormat("%.1f GiB", mib / 1024);
 }
 
-config::Role RoleOf(const config::ParsedOptions& options) {
-  if (options.role != OptionSpec::VALIDATE) return options.role;
-  const std::string& mode = options.values.disaggregation_mode();
-  if (mode == "prefill") return OptionSpec::PREFILL;
-  return mode == "decode" ? OptionSpec::DECODE : OptionSpec::UP;
-}
-
 class Checks {
  public:
   Checks(const config::ParsedOptions& options, const Machine& machine) : options_(options) {
-    report_.role = RoleOf(options);
+    report_.role = config::CheckedRole(options);
     report_.values = options.values;
     report_.machine = machine;
   }
@@ -126,12 +120,18 @@ class Checks {
     v1::Options& values = report_.values;
     if (values.threads() == 0) {
       const bool up = report_.role == OptionSpec::UP;
-      const int64_t workers = up ? values.prefill_chains() * values.pp_size() * values.tp_size() +
-                                       values.decodes() * values.decode_tp_size()
-                                 : static_cast<int64_t>(config::PlacesHere(values).size());
+      const int64_t workers =
+          up ? values.prefill_chains() * values.pp_size() * values.tp_size() + DecodeProcesses()
+             : static_cast<int64_t>(config::PlacesHere(values).size());
       values.set_threads(std::clamp<int64_t>(report_.machine.cores / workers, 1, kMaxThreads));
     }
     AddStatus("threads", CheckExecutorSizes(values.page_size(), values.threads()));
+  }
+
+  // What a cluster on this machine has of them.
+  int64_t DecodeProcesses() const {
+    const v1::Options& values = report_.values;
+    return config::IsColocated(values) ? 0 : values.decodes() * values.decode_tp_size();
   }
 
   void CheckPair(const char* option, const std::string& certificate, const std::string& key) {
@@ -267,7 +267,7 @@ class Checks {
   std::optional<LayerRange> Layers() {
     const v1::Options& values = report_.values;
     const LayerRange all{0, report_.model->num_hidden_layers};
-    if (report_.role != OptionSpec::UP && report_.role != OptionSpec::PREFILL) return all;
+    if (!OfChain()) return all;
     const auto split = config::SplitLayers(all.end, values.pp_size(), values.pp_layer_partition());
     if (!split.ok()) {
       AddStatus("pp_size", split.status());
@@ -280,7 +280,7 @@ class Checks {
   }
 
   bool OfChain() const {
-    return report_.role == OptionSpec::UP || report_.role == OptionSpec::PREFILL;
+    return report_.role == OptionSpec::UP || config::IsChainRole(report_.role);
   }
 
   // --chunked-prefill-size=auto. Before the pools are sized by this machine's memory.
@@ -319,12 +319,22 @@ class Checks {
           absl::StrCat(shortfall, "; the largest --kv-cache-tokens that fits is ", fits));
       return;
     }
-    const bool several = report_.role == OptionSpec::UP &&
-                         report_.values.prefill_chains() + report_.values.decodes() > 2;
-    Add(severity, several ? "decodes" : "model_path",
-        absl::StrCat(shortfall, "; ", Gib(memory->weights()), " of it are weights, so no ",
-                     "--kv-cache-tokens fits: take ",
-                     several ? "fewer --prefill-chains and --decodes, " : "",
+    AddTooLarge(severity, absl::StrCat(shortfall, "; ", Gib(memory->weights()),
+                                       " of it are weights, so no --kv-cache-tokens fits: take "));
+  }
+
+  // What may help where the weights alone are too much.
+  void AddTooLarge(Finding::Severity severity, const std::string& shortfall) {
+    const v1::Options& values = report_.values;
+    const bool colocated = config::IsColocated(values);
+    const bool up = report_.role == OptionSpec::UP;
+    const bool several = up && (colocated ? values.prefill_chains() > 1
+                                          : values.prefill_chains() + values.decodes() > 2);
+    const char* const copies = colocated ? "prefill_chains" : "decodes";
+    const char* const fewer =
+        colocated ? "fewer --prefill-chains, " : "fewer --prefill-chains and --decodes, ";
+    Add(severity, several ? copies : "model_path",
+        absl::StrCat(shortfall, several ? fewer : "",
                      "a smaller model, or spread the processes over more machines"));
   }
 

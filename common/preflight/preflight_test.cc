@@ -387,6 +387,8 @@ TEST(PreflightTest, CoresAreSharedAmongTheWorkersThatUpStarts) {
   EXPECT_EQ(threads(Command::kUp, {"--pp-size=2", "--decodes=2"}), 2);
   EXPECT_EQ(threads(Command::kUp, {"--pp-size=2", "--decodes=20"}), 1);
   EXPECT_EQ(threads(Command::kUp, {"--threads=5"}), 5);
+  EXPECT_EQ(threads(Command::kServe, {"--pp-size=2"}), 4);
+  EXPECT_EQ(threads(Command::kWorker, {}), 9);
   EXPECT_EQ(threads(Command::kWorker, {"--disaggregation-mode=decode"}), 9);
 }
 

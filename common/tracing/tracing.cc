@@ -24,7 +24,7 @@ ResourceAttributes Describe(const v1::Options& options, const Identity& identity
       {"service.version", kBatonVersion},
       {"baton.role", identity.role},
   };
-  if (identity.role == "prefill") {
+  if (identity.role == "prefill" || identity.role == "colocated") {
     resource.emplace_back("baton.chain.id", options.chain_id());
     resource.emplace_back("baton.stage", absl::StrCat(options.pp_rank()));
   }

@@ -17,7 +17,7 @@ namespace baton::tracing {
 
 // The process's name in spans.
 struct Identity {
-  std::string role;  // "router", "prefill", "decode"
+  std::string role;  // "router", "prefill", "colocated", "decode"
   std::string instance_id;
 };
 

@@ -100,7 +100,8 @@ DASHBOARDS = {
     "baton-overview": ("Baton / Overview", [
         row("Now"),
         panel("Ready pairs", "short", [("pairs", "max(baton_ready_pairs)")], kind="stat",
-              help_text="Pairs of a prefill chain and a decode service that can serve. 0: nothing is served."),
+              help_text="Pairs of a prefill chain and a decode service that can serve, and colocated chains. 0: "
+                        "nothing is served."),
         panel("Workers", "short", [("{{worker_role}} {{state}}",
                                     "max by (worker_role, state) (baton_workers) > 0")], kind="stat"),
         panel("Requests in the cluster", "short", [("running", 'sum(baton_requests_running{role="router"})'),

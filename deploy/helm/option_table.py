@@ -9,7 +9,7 @@ import tempfile
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROLES = ("router", "prefill", "decode")
+ROLES = ("router", "prefill", "decode", "colocated")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,9 @@ def read():
 def _option(field, spec):
     kind = {field.TYPE_INT64: "integer", field.TYPE_BOOL: "boolean", field.TYPE_STRING: "string"}[field.type]
     role_names = spec.DESCRIPTOR.enum_types_by_name["Role"].values_by_number
-    roles = tuple(role_names[number].name.lower() for number in spec.roles)
+    roles = {role_names[number].name.lower() for number in spec.roles}
+    if "prefill" in roles and not spec.apart:
+        roles.add("colocated")
     return Option(
         name=field.name, kind="fraction" if spec.fraction else kind, help=spec.help, default=spec.default_value,
         unit=spec.unit, minimum=spec.minimum if spec.HasField("minimum") else None,

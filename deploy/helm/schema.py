@@ -12,7 +12,7 @@ MANAGED = {
     "cluster_tls_cert": "cluster.tls", "cluster_tls_key": "cluster.tls", "cluster_tls_ca": "cluster.tls",
     "cluster_token_file": "cluster.token.existingSecret",
     "router_address": "the release's own Service", "api_key": "auth.existingSecret",
-    "advertise_host": "the pod's address", "disaggregation_mode": "the role", "pp_size": "prefill.parallelism.pp",
+    "advertise_host": "the pod's address", "disaggregation_mode": "mode", "pp_size": "prefill.parallelism.pp",
     "pp_rank": "the pod's index", "tp_rank": "the pod's index",
     "nnodes": "nothing: each rank is a pod", "node_rank": "the pod's index",
     "dist_init_addr": "nothing: ranks meet through the routers",
@@ -58,7 +58,7 @@ def option_schema(option):
 
 def options_record(options, role=None):
     return record({option.name: option_schema(option) for option in settable(options)
-                   if role is None or role in option.roles})
+                   if role is None or role in option.roles or (role == "prefill" and "colocated" in option.roles)})
 
 
 def count_or_share():
@@ -203,6 +203,7 @@ def schema(options):
                          "digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
                          "pullPolicy": choice("Always", "IfNotPresent", "Never")}),
         "imagePullSecrets": array(record({"name": filled()}, ["name"])),
+        "mode": choice("disaggregated", "colocated"),
         "workload": record({"kind": choice("StatefulSet", "LeaderWorkerSet", "DisaggregatedSet")}),
         "model": model(),
         "checkReferences": boolean(),

@@ -21,6 +21,7 @@ int RunRouterCommand(const config::ParsedOptions& options);
 int RunWorkerCommand(const config::ParsedOptions& options);
 // The workers of one node of a chain or a decode service, for options with --nnodes.
 int RunNodeCommand(const config::ParsedOptions& options, const char* self);
+// A cluster on this machine, of `serve` or `up`.
 int RunUpCommand(const config::ParsedOptions& options, const char* self);
 int RunValidateCommand(const config::ParsedOptions& options);
 int RunDrainCommand(const config::ParsedOptions& options);

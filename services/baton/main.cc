@@ -47,6 +47,7 @@ std::optional<Chosen> Choose(int argc, char** argv) {
   const std::string name = argv[1];
   if (name == "router") return Chosen{config::Command::kRouter, 2};
   if (name == "worker") return Chosen{config::Command::kWorker, 2};
+  if (name == "serve") return Chosen{config::Command::kServe, 2};
   if (name == "up") return Chosen{config::Command::kUp, 2};
   if (name == "validate") return Chosen{config::Command::kValidate, 2};
   if (name == "drain") return Chosen{config::Command::kDrain, 2};
@@ -65,6 +66,7 @@ int Run(const config::ParsedOptions& options, const char* self) {
     case config::Command::kWorker:
       if (config::IsNode(options.values)) return RunNodeCommand(options, self);
       return RunWorkerCommand(options);
+    case config::Command::kServe:
     case config::Command::kUp:
       return RunUpCommand(options, self);
     case config::Command::kValidate:

@@ -6,15 +6,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/config/mode.h"
 #include "common/net/host.h"
 
 namespace baton {
 namespace {
 
+using config::IsDecode;
 using config::StageRank;
-using v1::OptionSpec;
-
-bool IsDecode(const v1::Options& options) { return options.disaggregation_mode() == "decode"; }
 
 // The chain's name, or the decode service's.
 const std::string& GroupOf(const v1::Options& options) {
@@ -57,7 +56,7 @@ class Planner {
   // A chain's workers are numbered by stage and rank, as far as there are more of them.
   static std::string NameOf(const v1::Options& values, const StageRank& place) {
     std::string name = values.instance_id();
-    if (name.empty()) name = absl::StrCat(values.disaggregation_mode(), "-", GroupOf(values));
+    if (name.empty()) name = absl::StrCat(config::WorkerKind(values), "-", GroupOf(values));
     if (!IsDecode(values)) absl::StrAppend(&name, "-", place.stage);
     if (values.tp_size() > 1) absl::StrAppend(&name, "-", place.rank);
     return name;
@@ -98,8 +97,8 @@ class Planner {
     if (values.grpc_port() != 0) {
       BATON_ASSIGN_OR_RETURN(grpc_port, ChoosePort("grpc_port", values.grpc_port()));
     }
-    const config::Role role = IsDecode(values) ? OptionSpec::DECODE : OptionSpec::PREFILL;
-    ChildSpec spec = InheritingChild(inherited_, name, "worker", role, environment_);
+    ChildSpec spec =
+        InheritingChild(inherited_, name, "worker", config::ModeRole(values), environment_);
     AddOption(spec.arguments, "host", host_);
     AddOption(spec.arguments, "instance-id", name);
     AddOption(spec.arguments, IsDecode(values) ? "decode-id" : "chain-id", GroupOf(values));
@@ -139,7 +138,8 @@ std::string ShapeText(const v1::Options& options) {
                         ranks == 1 ? " rank" : " ranks");
   }
   const int64_t stages = options.pp_size();
-  return absl::StrCat(options.chain_id(), ", ", stages, stages == 1 ? " stage" : " stages",
+  return absl::StrCat(options.chain_id(), config::IsColocated(options) ? ", colocated, " : ", ",
+                      stages, stages == 1 ? " stage" : " stages",
                       ranks == 1 ? "" : absl::StrCat(" of ", ranks, " ranks"));
 }
 

@@ -57,6 +57,16 @@ TEST(NodePlanTest, EveryRankOfTheNodeIsAWorkerThatKnowsItsPlace) {
   EXPECT_THAT(child.environment, ElementsAre("PATH=/bin"));
 }
 
+TEST(NodePlanTest, ANodeOfAColocatedChain) {
+  const auto plan = Plan({"--disaggregation-mode=null", "--nnodes=1", "--chain-id=c"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->group.names, ElementsAre("colocated-c-0", "colocated-c-1"));
+  EXPECT_THAT(plan->children[1].arguments,
+              IsSupersetOf({"--disaggregation-mode=null", "--chain-id=c", "--pp-rank=1"}));
+  EXPECT_EQ(NodeText(Parse({"--disaggregation-mode=null", "--nnodes=1", "--chain-id=c"}).values),
+            "node 0 of 1: stage 0 to stage 1 of c, colocated, 2 stages");
+}
+
 // And its arguments are a worker's by the rules for workers.
 TEST(NodePlanTest, AChildsArgumentsAreThoseOfOneWorker) {
   const auto plan = Plan({"--tp-size=2", "--nnodes=1", "--dist-init-addr=127.0.0.1:25000"});

@@ -46,6 +46,13 @@ TEST(ReadyTextTest, ShowsProcessesInTheirOrderAndALineToCopy) {
             "\n");
 }
 
+TEST(ReadyTextTest, AChainThatDecodesIsColocated) {
+  v1::ListedWorker worker = Worker("prefill-0-0", v1::ROLE_PREFILL, 0, 6);
+  worker.mutable_worker()->set_decodes(true);
+  EXPECT_THAT(ReadyText(PlanOf(), {worker}, "austen", /*needs_key=*/false, 1),
+              testing::HasSubstr("  prefill-0-0  colocated  0 to 5"));
+}
+
 TEST(ReadyTextTest, TheLineNamesTheKeyAndSurvivesOddNames) {
   const std::string text = ReadyText(PlanOf(), {}, "it's \"x\"", /*needs_key=*/true, 1);
   EXPECT_THAT(text, testing::HasSubstr("-H \"Authorization: Bearer $BATON_API_KEY\""));

@@ -1,4 +1,5 @@
-// `baton up`: a local cluster. Checks, plans, and lets the supervisor run it.
+// `baton up` and `baton serve`: a local cluster, of `serve` a colocated one. Checks, plans, and
+// lets the supervisor run it.
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -28,7 +29,7 @@ absl::Status Up(const config::ParsedOptions& options, const char* self) {
   BATON_ASSIGN_OR_RETURN(const UpPlan plan, PlanUp(planned, PlannedArguments(checked),
                                                    config::ProcessEnvironment(), FreePort));
   BATON_RETURN_IF_ERROR(CheckListen(plan.ports));
-  BATON_RETURN_IF_ERROR(QueueProcessOutput(options.values, "up"));
+  BATON_RETURN_IF_ERROR(QueueProcessOutput(options.values, config::CommandName(options.command)));
   // First of all, since the threads of the watch inherit what it does to signals.
   SupervisorLimits limits = LimitsOf(options.values);
   limits.start_timeout_us = options.values.start_timeout_ms() * 1000;
@@ -86,7 +87,8 @@ absl::StatusOr<PreflightReport> CheckedForChildren(const config::ParsedOptions& 
 int RunUpCommand(const config::ParsedOptions& options, const char* self) {
   const absl::Status status = Up(options, self);
   if (status.ok()) return kExitDone;
-  std::fprintf(stderr, "baton up: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "baton %s: %s\n", config::CommandName(options.command),
+               std::string(status.message()).c_str());
   return ExitCodeOf(status);
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status.h"
+#include "common/config/mode.h"
 #include "common/net/host.h"
 
 namespace baton {
@@ -42,15 +43,21 @@ class Planner {
         BATON_RETURN_IF_ERROR(AddStage(chain, stage));
       }
     }
-    plan_.groups.push_back({"decode", values.decode_tp_size() > 1 ? "ranks" : "services", {}});
-    for (int64_t decode = 0; decode < values.decodes(); ++decode) {
-      BATON_RETURN_IF_ERROR(AddDecode(decode));
-    }
+    if (!config::IsColocated(values)) BATON_RETURN_IF_ERROR(AddDecodes());
     plan_.ports = ports_.chosen();
     return std::move(plan_);
   }
 
  private:
+  absl::Status AddDecodes() {
+    const v1::Options& values = options_.values;
+    plan_.groups.push_back({"decode", values.decode_tp_size() > 1 ? "ranks" : "services", {}});
+    for (int64_t decode = 0; decode < values.decodes(); ++decode) {
+      BATON_RETURN_IF_ERROR(AddDecode(decode));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status ChooseHosts() {
     const auto listen = net::ListenAddress(options_.values.host());
     if (!listen.ok()) return InvalidField("host", std::string(listen.status().message()));
@@ -95,8 +102,10 @@ class Planner {
   // A process for each of its ranks.
   absl::Status AddStage(int64_t chain, int64_t stage) {
     const int64_t ranks = options_.values.tp_size();
+    const bool colocated = config::IsColocated(options_.values);
+    const Role role = colocated ? OptionSpec::COLOCATED : OptionSpec::PREFILL;
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      std::string name = absl::StrCat("prefill-", chain, "-", stage);
+      std::string name = absl::StrCat(config::RoleName(role), "-", chain, "-", stage);
       std::vector<std::string> own;
       AddOption(own, "chain-id", absl::StrCat("chain-", chain));
       AddOption(own, "pp-rank", absl::StrCat(stage));
@@ -104,7 +113,7 @@ class Planner {
         absl::StrAppend(&name, "-", rank);
         AddOption(own, "tp-rank", absl::StrCat(rank));
       }
-      BATON_RETURN_IF_ERROR(AddWorker(OptionSpec::PREFILL, name, std::move(own)));
+      BATON_RETURN_IF_ERROR(AddWorker(role, name, std::move(own)));
     }
     return absl::OkStatus();
   }
@@ -137,7 +146,8 @@ class Planner {
     plan_.metrics_ports[name] = metrics_port;
     plan_.groups.back().names.push_back(name);
     ChildSpec spec = NewChild(name, "worker", role);
-    AddOption(spec.arguments, "disaggregation-mode", config::RoleName(role));
+    AddOption(spec.arguments, "disaggregation-mode",
+              role == OptionSpec::COLOCATED ? "null" : config::RoleName(role));
     AddOption(spec.arguments, "router-address",
               net::JoinHostPort(plan_.cluster_host, plan_.cluster_port));
     AddOption(spec.arguments, "advertise-host", plan_.advertise_host);
@@ -178,7 +188,9 @@ Row RowOf(const UpPlan& plan, const v1::WorkerInfo& worker) {
       int64_t{worker.page_count()} * worker.fingerprint().kv_layout().page_size();
   return {
       name,
-      worker.role() == v1::ROLE_PREFILL ? "prefill" : "decode",
+      worker.decodes()                    ? "colocated"
+      : worker.role() == v1::ROLE_PREFILL ? "prefill"
+                                          : "decode",
       absl::StrCat(worker.layers().begin(), " to ", worker.layers().end() - 1),
       absl::StrCat(kv_tokens),
       worker.grpc_address(),

@@ -1,5 +1,5 @@
-// The processes of a local cluster (`baton up`): their names, arguments, ports, and the addresses
-// under which they are found. Starts nothing.
+// The processes of a local cluster (`baton up`, `baton serve`): their names, arguments, ports, and
+// the addresses under which they are found. Starts nothing.
 #ifndef SERVICES_BATON_UP_PLAN_H_
 #define SERVICES_BATON_UP_PLAN_H_
 
@@ -38,7 +38,7 @@ absl::StatusOr<UpPlan> PlanUp(const config::ParsedOptions& options,
                               const std::vector<std::string>& environment,
                               const FindFreePort& free_port);
 
-// What `baton up` prints when its cluster is ready.
+// What the command prints when its cluster is ready.
 
 // One line that says so with the router's addresses (programs look for it), a table of the
 // processes (role, layers, KV tokens, addresses), a curl line to copy.

@@ -77,6 +77,25 @@ TEST(UpPlanTest, EveryRankOfAStageIsAProcess) {
   EXPECT_EQ(*last_size, "--tp-size=1");  // The last of two counts.
 }
 
+TEST(UpPlanTest, ColocatedChainsHaveNoDecodeServicesBesideThem) {
+  const auto plan = Plan({"--disaggregation-mode=null", "--pp-size=2", "--prefill-chains=2",
+                          "--max-running-requests=8", "--target-itl-ms=50"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<std::string> names;
+  for (const ChildSpec& child : plan->children) names.push_back(child.name);
+  EXPECT_THAT(names, ElementsAre("router", "colocated-0-0", "colocated-0-1", "colocated-1-0",
+                                 "colocated-1-1"));
+  EXPECT_THAT(Child(*plan, "colocated-1-1").arguments,
+              IsSupersetOf({"--disaggregation-mode=null", "--chain-id=chain-1", "--pp-rank=1",
+                            "--max-running-requests=8", "--target-itl-ms=50"}));
+  ASSERT_EQ(plan->groups.size(), 2u);
+  EXPECT_EQ(plan->groups[1].name, "chain-1");
+  // What the router is told says nothing of modes.
+  for (const std::string& argument : Child(*plan, "router").arguments) {
+    EXPECT_THAT(argument, testing::Not(HasSubstr("disaggregation")));
+  }
+}
+
 TEST(UpPlanTest, EveryRankOfADecodeServiceIsAProcess) {
   const auto plan = Plan({"--pp-size=1", "--tp-size=2", "--decodes=2", "--decode-tp-size=4"});
   ASSERT_TRUE(plan.ok()) << plan.status();

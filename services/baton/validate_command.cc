@@ -1,11 +1,13 @@
 // `baton validate`: whether a cluster with these options would start on this machine, and what it
 // would be, before any weight is loaded. The verdict comes first.
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/config/mode.h"
 #include "common/config/node_share.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/chunk_report.h"
@@ -27,21 +29,28 @@ std::string What(const PreflightReport& report) {
     return size == 1 ? "" : absl::StrCat(" of ", size, " ranks");
   };
   const std::string ranks = of_ranks(values.tp_size());
+  const bool colocated = config::IsColocated(values);
   switch (report.role) {
     case OptionSpec::PREFILL:
+    case OptionSpec::COLOCATED:
       if (config::IsNode(values)) return NodeText(values);
       return absl::StrCat(ranks.empty() ? "" : absl::StrCat("rank ", values.tp_rank(), " of "),
-                          "stage ", values.pp_rank(), " of a chain of ", values.pp_size());
+                          "stage ", values.pp_rank(), " of a ", colocated ? "colocated " : "",
+                          "chain of ", values.pp_size());
     case OptionSpec::DECODE:
       if (config::IsNode(values)) return NodeText(values);
       return absl::StrCat(ranks.empty() ? "" : absl::StrCat("rank ", values.tp_rank(), " of "),
                           "a decode service", ranks);
-    default:
-      return absl::StrCat("a router, ", values.prefill_chains(),
-                          values.prefill_chains() == 1 ? " chain of " : " chains of ",
-                          values.pp_size(), values.pp_size() == 1 ? " stage" : " stages", ranks,
-                          " and ", values.decodes(), values.decodes() == 1 ? " decode" : " decodes",
+    default: {
+      const std::string chains =
+          absl::StrCat(values.prefill_chains(), colocated ? " colocated" : "",
+                       values.prefill_chains() == 1 ? " chain of " : " chains of ",
+                       values.pp_size(), values.pp_size() == 1 ? " stage" : " stages", ranks);
+      if (colocated) return absl::StrCat("a router and ", chains);
+      return absl::StrCat("a router, ", chains, " and ", values.decodes(),
+                          values.decodes() == 1 ? " decode" : " decodes",
                           of_ranks(values.decode_tp_size()));
+    }
   }
 }
 
@@ -89,6 +98,13 @@ void PrintMemory(const PreflightReport& report) {
       static_cast<long long>(memory.kv_tokens),
       static_cast<long long>(memory.kv_tokens / report.values.page_size()),
       static_cast<long long>(memory.kv_per_token()));
+  if (config::IsColocated(report.values)) {
+    std::printf(
+        "context %lld tokens; prompt and continuation of a request that fits: %lld tokens\n",
+        static_cast<long long>(report.context_tokens),
+        static_cast<long long>(std::min(memory.kv_tokens, report.context_tokens)));
+    return;
+  }
   std::printf("context %lld tokens; longest prompt that fits: %lld tokens\n",
               static_cast<long long>(report.context_tokens),
               static_cast<long long>(LongestPrompt(memory, report.context_tokens)));

@@ -1,4 +1,4 @@
-// `baton worker`: one prefill stage or one decode service.
+// `baton worker`: one stage of a prefill or colocated chain, or one decode service.
 #include <atomic>
 #include <cstdio>
 #include <memory>
@@ -13,6 +13,7 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
+#include "common/config/mode.h"
 #include "common/config/router_list.h"
 #include "common/engine/connect_group.h"
 #include "common/engine/connect_ranks.h"
@@ -146,11 +147,12 @@ Measured MeasureCosts(const v1::Options& options, WorkerRuntime& runtime) {
   return {result.cost, std::nullopt};
 }
 
-absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
-                          const Measured& measured, ConnectGroup connect_group,
-                          WorkerRuntime& runtime, int64_t start_us) {
+absl::Status ServeChain(const v1::Options& options, const ChunkCosts& costs,
+                        const Measured& measured, ConnectGroup connect_group,
+                        WorkerRuntime& runtime, int64_t start_us) {
   prefill::PrefillOptions own = prefill::SchedulingOf(options, runtime.max_context_tokens());
   own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
+  own.decodes = config::IsColocated(options);
   own.chain_id = options.chain_id();
   own.pp_rank = static_cast<int>(options.pp_rank());
   own.tensor_rank = runtime.tensor_rank();
@@ -175,8 +177,8 @@ absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
       own.tensor_rank.alone()
           ? ""
           : absl::StrCat("rank ", own.tensor_rank.rank, " of ", own.tensor_rank.size, " of ");
-  LOG(kInfo) << rank << "prefill stage " << own.pp_rank << " of " << own.pp_size << " in "
-             << own.chain_id << ", " << runtime.Summary();
+  LOG(kInfo) << rank << config::WorkerKind(options) << " stage " << own.pp_rank << " of "
+             << own.pp_size << " in " << own.chain_id << ", " << runtime.Summary();
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
              << net::JoinHostPort(own.host, runtime.metrics_port()) << "  chunk "
              << own.chunk_tokens << " tokens, " << options.chunk_policy() << "  started after "
@@ -187,6 +189,7 @@ absl::Status ServePrefill(const v1::Options& options, const ChunkCosts& costs,
   self.set_chain_id(own.chain_id);
   self.set_pp_rank(own.pp_rank);
   self.set_pp_size(own.pp_size);
+  self.set_decodes(own.decodes);
   self.set_max_running_requests(own.max_open_requests);
   Served served;
   served.liveness = [&service] { return service->Liveness(); };
@@ -275,8 +278,8 @@ absl::StatusOr<PreflightReport> Checked(const config::ParsedOptions& options) {
 
 // "prefill-1-3f0c", with its rank behind the stage where there are more of them.
 std::string DefaultInstanceId(const v1::Options& options) {
-  std::string id = options.disaggregation_mode();
-  if (id == "prefill") absl::StrAppend(&id, "-", options.pp_rank());
+  std::string id = config::WorkerKind(options);
+  if (!config::IsDecode(options)) absl::StrAppend(&id, "-", options.pp_rank());
   if (options.tp_size() > 1) absl::StrAppend(&id, "-", options.tp_rank());
   return absl::StrCat(id, "-", RandomHex(4));
 }
@@ -284,7 +287,7 @@ std::string DefaultInstanceId(const v1::Options& options) {
 absl::Status Serve(const PreflightReport& checked, const std::vector<std::string>& notes) {
   const int64_t start_us = NowUs();
   v1::Options options = checked.values;
-  const bool prefill = options.disaggregation_mode() == "prefill";
+  const bool chain = !config::IsDecode(options);
   if (options.instance_id().empty()) options.set_instance_id(DefaultInstanceId(options));
   BoundHeap(kHeap);
   BATON_RETURN_IF_ERROR(PrepareProcess(options, options.instance_id(), notes));
@@ -294,8 +297,8 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
   if (options.grpc_port() != 0) {
     BATON_RETURN_IF_ERROR(net::CheckListen(options.host(), static_cast<int>(options.grpc_port())));
   }
-  BATON_ASSIGN_OR_RETURN(auto security, SecureCluster(options, prefill ? rpc::PeerRole::kPrefill
-                                                                       : rpc::PeerRole::kDecode));
+  BATON_ASSIGN_OR_RETURN(auto security, SecureCluster(options, chain ? rpc::PeerRole::kPrefill
+                                                                     : rpc::PeerRole::kDecode));
   const std::string warning = OpenListenerWarning(options.host(), security);
   if (!warning.empty()) LOG(kWarning) << warning;
   ConnectGroup connect_group;  // First, as it loads libtorch, which sets the process up.
@@ -305,7 +308,7 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
   BATON_ASSIGN_OR_RETURN(const ModelConfig model,
                          LoadPlayedModelConfig(options.model_path(), options.timed_profile()));
   LayerRange layers{0, model.num_hidden_layers};
-  if (prefill) {
+  if (chain) {
     BATON_ASSIGN_OR_RETURN(
         const std::vector<LayerRange> split,
         config::SplitLayers(layers.end, options.pp_size(), options.pp_layer_partition()));
@@ -314,11 +317,11 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
   BATON_ASSIGN_OR_RETURN(const auto runtime,
                          WorkerRuntime::Create(options, layers, model, std::move(security)));
   Measured measured;
-  if (prefill) measured = MeasureCosts(options, *runtime);
+  if (chain) measured = MeasureCosts(options, *runtime);
   startup.reset();
-  return prefill ? ServePrefill(options, checked.chunks, measured, std::move(connect_group),
-                                *runtime, start_us)
-                 : ServeDecode(options, std::move(connect_group), *runtime, start_us);
+  return chain ? ServeChain(options, checked.chunks, measured, std::move(connect_group), *runtime,
+                            start_us)
+               : ServeDecode(options, std::move(connect_group), *runtime, start_us);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
 #include "common/config/context_length.h"
+#include "common/config/mode.h"
 #include "common/engine/create_executor.h"
 #include "common/engine/timed/timed_profile.h"
 #include "common/model/safetensors.h"
@@ -31,11 +32,11 @@ namespace {
 constexpr int64_t kQuietLoadUs = 1'000'000;
 
 MetricsIdentity Identity(const v1::Options& options) {
-  const bool prefill = options.disaggregation_mode() == "prefill";
-  return {.role = prefill ? MetricRole::kPrefill : MetricRole::kDecode,
+  const bool chain = !config::IsDecode(options);
+  return {.role = chain ? MetricRole::kPrefill : MetricRole::kDecode,
           .model_name = options.served_model_name(),
           .instance_id = options.instance_id(),
-          .stage = prefill ? static_cast<int>(options.pp_rank()) : -1,
+          .stage = chain ? static_cast<int>(options.pp_rank()) : -1,
           .rank = options.tp_size() > 1 ? static_cast<int>(options.tp_rank()) : -1};
 }
 
@@ -61,7 +62,7 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const v1::O
   std::unique_ptr<WorkerRuntime> host(new WorkerRuntime(options, model, std::move(security)));
   BATON_ASSIGN_OR_RETURN(
       host->tracing_, tracing::Tracing::FromOptions(
-                          options, {options.disaggregation_mode(), options.instance_id()},
+                          options, {config::WorkerKind(options), options.instance_id()},
                           [metrics = &host->metrics_](tracing::SpanFate fate, size_t spans) {
                             metrics->Increment(Metric::kTraceSpansTotal, static_cast<double>(spans),
                                                {tracing::FateLabel(fate)});
@@ -138,9 +139,8 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
   options.row_parallel = {static_cast<int>(options_.row_parallel_chunks()),
                           static_cast<int>(options_.row_parallel_chunk_threshold())};
   options.on_progress = [this](double fraction) { Progress(fraction); };
-  const bool prefill = options_.disaggregation_mode() == "prefill";
-  BATON_ASSIGN_OR_RETURN(executor_,
-                         CreateExecutor(options, prefill ? "prefill.compute" : "decode.step"));
+  const char* const failpoint = config::IsDecode(options_) ? "decode.step" : "prefill.compute";
+  BATON_ASSIGN_OR_RETURN(executor_, CreateExecutor(options, failpoint));
   if (options.backend == Backend::kTimed) {  // There are no weights.
     BATON_ASSIGN_OR_RETURN(const TimedProfile profile, LoadTimedProfile(options.timed_profile));
     fingerprint_ = profile.Fingerprint(model_, layers);

@@ -27,12 +27,16 @@ PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) 
   const int64_t most = options.max_prefill_tokens();
   own.later_tokens = static_cast<int>(most > 0 ? most : kSglangPrefillTokens);
   own.shares_plans = options.schedule_policy() != "fcfs";
+  // A token passes every stage.
+  own.target_itl_us = options.target_itl_ms() * 1000 / std::max(own.pp_size, 1);
   BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
       << options.dynamic_chunking_smooth_factor();
   own.plan_window = static_cast<int>(options.pipeline_window());
   own.plans_in_flight = static_cast<int>(options.plans_in_flight());
   own.activation_credits = static_cast<int>(options.activation_credits());
-  own.max_open_requests = static_cast<int>(options.max_prefill_requests());
+  const bool colocated = options.disaggregation_mode() == "null";
+  own.max_open_requests =
+      static_cast<int>(colocated ? options.max_running_requests() : options.max_prefill_requests());
   own.max_queued_requests = static_cast<int>(options.max_queued_requests());
   own.max_context_tokens = max_context_tokens;
   own.kv_lease_ms = options.kv_lease_ms();

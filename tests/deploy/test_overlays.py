@@ -43,6 +43,17 @@ def test_services_and_budgets_are_the_charts():
             {one["metadata"]["name"]: one["spec"] for one in default.of(kind)}
 
 
+def test_the_colocated_overlay_is_the_charts_mode():
+    ours, theirs = overlay("colocated"), chart({"mode": "colocated"})
+    for role in ("router", "prefill"):
+        [options] = [one for one in ours.of("ConfigMap") if one["metadata"]["name"].startswith(f"baton-{role}-")]
+        assert yaml.safe_load(options["data"]["options.yaml"]) == theirs.options(role)
+        assert without_names(ours.pod(role)) == without_names(theirs.pod(role))
+    for kind in ("StatefulSet", "Service", "PodDisruptionBudget"):
+        mine, charts = ({one["metadata"]["name"] for one in side.of(kind)} for side in (ours, theirs))
+        assert mine == charts
+
+
 def allowed(policy, side, word):
     """A policy's rules as a set: their order means nothing."""
     return {(yaml.safe_dump(rule["ports"]), yaml.safe_dump(rule.get(word))) for rule in policy["spec"][side]}

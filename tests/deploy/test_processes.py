@@ -1,4 +1,5 @@
-"""The default render, run: real processes read the chart's option files and variables, answer its probes, and serve.
+"""The default render and the colocated one, run: real processes read the chart's option files and variables, answer
+its probes, and serve.
 
 What Kubernetes would do is done here by hand: each pod is a process on loopback, which is told by flags what differs
 from a pod (addresses, ports, where the model lies). `./dev check kubernetes` does it in a cluster.
@@ -20,7 +21,8 @@ from kit import EXAMPLES, GOLDEN, ROLES, ROOT, chart
 
 MODEL = ROOT / "models/austen"
 SERVING = b"\x08\x01"
-PODS = (("router", 0), ("prefill", 0), ("prefill", 1), ("decode", 0))
+CHAIN = (("router", 0), ("prefill", 0), ("prefill", 1))
+PODS = {"disaggregated": (*CHAIN, ("decode", 0)), "colocated": CHAIN}
 START_SECONDS_MAX = 120
 
 
@@ -89,13 +91,13 @@ def await_true(condition, what, pods):
         time.sleep(0.1)
 
 
-@pytest.fixture(scope="module")
-def pods(tmp_path_factory):
-    rendered, folder = chart(), tmp_path_factory.mktemp("pods")
+@pytest.fixture(scope="module", params=sorted(PODS))
+def pods(request, tmp_path_factory):
+    rendered, folder = chart({"mode": request.param}), tmp_path_factory.mktemp("pods")
     [router_port] = free_ports(1)
     started = []
     try:
-        for role, index in PODS:
+        for role, index in PODS[request.param]:
             started.append(Pod(rendered, role, index, router_port, folder))
         yield started
     finally:
@@ -160,4 +162,4 @@ def test_processes_take_every_option_file(render, tmp_path):
         assert done.returncode == 0, done.stderr
         assert pathlib.Path(options).name in done.stdout, "the values come from the file"
         found += 1
-    assert found == len(ROLES)
+    assert found == (len(ROLES) if "colocated" not in render else 2)

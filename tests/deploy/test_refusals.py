@@ -18,6 +18,7 @@ SCHEMA = {
     "YAML's off is no text": ({"options": {"log_requests": False}}, ["/options/log_requests"]),
     "fraction above one": ({"options": {"mem_fraction_static": 1.5}}, ["/options/mem_fraction_static"]),
     "text for a number": ({"prefill": {"replicas": "two"}}, ["/prefill/replicas", "want integer"]),
+    "no such mode": ({"mode": "null"}, ["/mode", "colocated"]),
     "no such workload": ({"workload": {"kind": "Deployment"}}, ["/workload/kind", "StatefulSet"]),
     "no such model source": ({"model": {"source": "s3"}}, ["/model/source", "pvc"]),
     "more stages than there may be": ({"prefill": {"parallelism": {"pp": 65}}}, ["/prefill/parallelism/pp", "64"]),
@@ -35,7 +36,18 @@ SCHEMA = {
 }
 
 ON = {"enabled": True}
+COLOCATED = {"mode": "colocated"}
 RULES = {
+    "options of decode without decode": (COLOCATED | {"decode": {"options": {"kv_cache_tokens": 4096}}},
+                                         ["decode.options", "mode: colocated"]),
+    "decode that is scaled and is not there": (COLOCATED | {"decode": {"autoscaling": ON}},
+                                               ["decode.autoscaling.enabled: true", "mode: colocated"]),
+    "a set of both without one": (COLOCATED | {"workload": {"kind": "DisaggregatedSet"}},
+                                  ["workload.kind: DisaggregatedSet", "mode: colocated", "LeaderWorkerSet"]),
+    "a bound of the other mode": (COLOCATED | {"prefill": {"options": {"max_prefill_requests": 4}}},
+                                  ["prefill.options.max_prefill_requests", "mode: colocated"]),
+    "time between tokens of prefill": ({"prefill": {"options": {"target_itl_ms": 50}}},
+                                       ["prefill.options.target_itl_ms", "mode: disaggregated"]),
     "page sizes differ": ({"prefill": {"options": {"page_size": 32}}},
                           ["prefill.options.page_size: 32", "decode.options.page_size: 64"]),
     "chunk is no multiple of a page": ({"prefill": {"options": {"chunked_prefill_size": 100}}},

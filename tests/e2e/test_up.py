@@ -19,12 +19,14 @@ PLUGIN = clusters.ROOT / "bazel-bin" / "common" / "engine" / "torch" / "libbaton
 
 
 class Up:
-    """`baton up` with two stages and one decode; its output is collected as it comes."""
+    """`baton up` with two stages and one decode; its output is collected as it comes.
 
-    def __init__(self, model, *flags, baton=clusters.BATON, prefix=(),
+    `command`: what stands in the place of `up --model-path MODEL`."""
+
+    def __init__(self, model, *flags, baton=clusters.BATON, prefix=(), command=None,
                  ports=("--port=0", "--grpc-port=0", "--cluster-port=0")):
-        command = [*prefix, str(baton), "up", "--model-path", str(model), "--served-model-name", "tiny",
-                   "--pp-size=2", "--page-size=16", "--threads=1", *ports, *map(str, flags)]
+        command = [*prefix, str(baton), *(command or ["up", "--model-path", str(model), "--pp-size=2"]),
+                   "--served-model-name", "tiny", "--page-size=16", "--threads=1", *ports, *map(str, flags)]
         self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                       stdin=subprocess.DEVNULL, start_new_session=True)
         self.lines = []

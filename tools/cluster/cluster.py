@@ -145,20 +145,21 @@ class Process:
 
 
 class Cluster:
-    """A router, `chains` chains of `stages` prefill stages, each of `ranks` processes, and `decodes` decode
-    services, each of `decode_ranks` processes.
+    """A router, `chains` chains of `stages` prefill stages, each of `ranks` processes, `decodes` decode
+    services, each of `decode_ranks` processes, and `colocated` chains that also decode, of as many stages and ranks.
 
     `flags` go to every worker. `tls`: the context of HTTPS clients, if the router's flags ask for HTTPS."""
 
     def __init__(self, model, log_dir, stages=2, chains=1, decodes=1, flags=(), router_flags=(),
                  prefill_flags=(), decode_flags=(), partition=None, environment=None, tls=None, ranks=1,
-                 decode_ranks=1):
+                 decode_ranks=1, colocated=0, colocated_flags=()):
         self.model, self.stages, self.chains, self.decodes = model, stages, chains, decodes
+        self.colocated = colocated
         self.log_dir = pathlib.Path(log_dir)
         self.log_dir.mkdir(parents=True, exist_ok=True)
         self.tls = tls
         self.environment = dict(os.environ, **(environment or {}))
-        ports = free_ports(3 + chains * stages * ranks + decodes * decode_ranks)
+        ports = free_ports(3 + (chains + colocated) * stages * ranks + decodes * decode_ranks)
         self.http_port, self.grpc_port, self.cluster_port = ports[:3]
         self.metrics_ports = {}
         self.processes = {}
@@ -169,14 +170,17 @@ class Cluster:
         worker = ["worker", *common, *flags, "--threads", 1, "--router-address", self.cluster_target]
         next_port = iter(ports[3:])
         split = ["--pp-layer-partition", partition] if partition else []
-        for chain, stage, rank in itertools.product(range(chains), range(stages), range(ranks)):
-            name = f"prefill-{chain}-{stage}" + (f"-{rank}" if ranks > 1 else "")
-            self.metrics_ports[name] = next(next_port)
-            place = ["--tp-size", ranks, "--tp-rank", rank] if ranks > 1 else []
-            self._add(name, [*worker, "--disaggregation-mode", "prefill", "--pp-size", stages,
-                             "--pp-rank", stage, *place, "--chain-id", f"chain-{chain}", "--instance-id", name,
-                             "--metrics-port", self.metrics_ports[name], "--chunk-sweep-ms", 0, *split,
-                             *prefill_flags])
+        kinds = [("prefill", "chain", "prefill", chains, prefill_flags),
+                 ("colocated", "colocated", "null", colocated, colocated_flags)]
+        for kind, chain_name, mode, count, own in kinds:
+            for chain, stage, rank in itertools.product(range(count), range(stages), range(ranks)):
+                name = f"{kind}-{chain}-{stage}" + (f"-{rank}" if ranks > 1 else "")
+                self.metrics_ports[name] = next(next_port)
+                place = ["--tp-size", ranks, "--tp-rank", rank] if ranks > 1 else []
+                self._add(name, [*worker, "--disaggregation-mode", mode, "--pp-size", stages,
+                                 "--pp-rank", stage, *place, "--chain-id", f"{chain_name}-{chain}",
+                                 "--instance-id", name, "--metrics-port", self.metrics_ports[name],
+                                 "--chunk-sweep-ms", 0, *split, *own])
         self._decode = [*worker, "--disaggregation-mode", "decode", *decode_flags]
         for decode, rank in itertools.product(range(decodes), range(decode_ranks)):
             if decode_ranks == 1:
@@ -263,12 +267,13 @@ class Cluster:
             return status, raw.decode(errors="replace")
 
     def wait_ready(self, seconds=60):
-        """Until every chain can serve with every decode: the router is ready before, since requests wait."""
+        """Until every chain can serve, by itself or with every decode: the router is ready before, since requests
+        wait. A colocated chain counts as a pair."""
         def ready():
             for process in self.processes.values():
                 assert process.popen is None or process.alive(), f"{process.name} ended:\n{process.log()}"
             return (self.get("/readiness")[0] == 200
-                    and self.metric("router", "baton_ready_pairs") == self.chains * self.decodes)
+                    and self.metric("router", "baton_ready_pairs") == self.chains * self.decodes + self.colocated)
         wait_until(ready, seconds, "the cluster to be ready")
 
     def idle(self):

@@ -1,7 +1,8 @@
 """`./dev demo`: a local cluster continues a real document, and shows where the time went.
 
 Starts `baton up` (router, two prefill stages, one decode on free loopback ports), sends the shipped
-document through gRPC, streams the continuation as it comes, then prints what the cluster measured.
+document through gRPC, streams the continuation as it comes, then prints what the cluster measured. At the end
+`baton serve` does the same with one chain that also decodes.
 With --serve the cluster stays up and the lines to try are printed; with --observe also a Prometheus with
 the shipped rules and dashboards. What this script does not know goes to `baton up` (--decodes 2, say).
 """
@@ -32,13 +33,12 @@ START_SECONDS = 120
 
 
 class Cluster:
-    """`baton up` as a child; its log goes to a file, its ready line tells the addresses."""
+    """`baton up` or `serve` as a child; its log goes to a file, its ready line tells the addresses."""
 
-    def __init__(self, baton, log_path, extra):
-        self.log_path = log_path
-        command = [baton, "up", "--model-path", str(MODEL), "--served-model-name", "austen",
-                   "--pp-size", "2", "--decodes", "1", "--chunked-prefill-size", "1024",
-                   "--port", "0", "--grpc-port", "0", "--cluster-port", "0", *extra]
+    def __init__(self, baton, log_path, what, command, extra=()):
+        self.log_path, self.what = log_path, what
+        command = [baton, *command, "--served-model-name", "austen", "--port", "0", "--grpc-port", "0",
+                   "--cluster-port", "0", *extra]
         with open(log_path, "wb") as log:
             # A session of its own: Ctrl-C reaches this script alone, which then stops the cluster.
             self.popen = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT,
@@ -46,7 +46,7 @@ class Cluster:
 
     def wait_ready(self):
         deadline = time.monotonic() + START_SECONDS
-        bar = Progress("starting router, two prefill stages and one decode")
+        bar = Progress(f"starting {self.what}")
         while time.monotonic() < deadline:
             match = READY.search(self.log())
             if match:
@@ -163,6 +163,22 @@ def report(finished):
           f"{finished.attempts} attempt(s)")
 
 
+def one_command(baton, log_path, prompt, max_tokens):
+    """`baton serve MODEL` with the same prompt and seed, and so the same text."""
+    print(f"\nThe same by one command and no decode service: baton serve {MODEL.relative_to(ROOT)}\n", flush=True)
+    cluster = Cluster(baton, log_path, "router and one colocated chain", ["serve", str(MODEL)])
+    try:
+        _, target = cluster.wait_ready()
+        with grpc.insecure_channel(target) as channel:
+            finished = stream(stubs.inference_grpc.InferenceStub(channel), prompt, max_tokens)
+        timing = finished.timing
+        tpot_us = (timing.e2e_us - timing.ttft_us) / max(1, finished.usage.completion_tokens - 1)
+        print(f"  TTFT {ms(timing.ttft_us)} ms, TPOT {ms(tpot_us)} ms, no KV sent, "
+              f"ready {re.search(r'after ([0-9.]+ s)', cluster.log()).group(1)} after its start")
+    finally:
+        cluster.stop()
+
+
 def serve(http, target, more=""):
     print(f"""{more}
 The cluster stays up; Ctrl-C stops it. Try, in another terminal:
@@ -196,7 +212,9 @@ def main():
     try:
         if arguments.observe:  # Before anything runs: what is missing will not be there later.
             prometheus.check(arguments.prometheus_port, "--prometheus-port")
-        cluster = Cluster(arguments.baton, arguments.log, extra)
+        cluster = Cluster(arguments.baton, arguments.log, "router, two prefill stages and one decode",
+                          ["up", "--model-path", str(MODEL), "--pp-size", "2", "--decodes", "1",
+                           "--chunked-prefill-size", "1024"], extra)
         http, target = cluster.wait_ready()
         with contextlib.ExitStack() as stack:
             what_to_open = stack.enter_context(observe.observing(
@@ -205,6 +223,8 @@ def main():
                 report(stream(stubs.inference_grpc.InferenceStub(channel), prompt, arguments.max_tokens))
             if arguments.serve or arguments.observe:
                 serve(http, target, what_to_open)
+        cluster.stop()
+        one_command(arguments.baton, arguments.log.with_name("demo-serve.log"), prompt, arguments.max_tokens)
     except prometheus.Unavailable as error:
         raise SystemExit(f"--observe: {error}")
     except grpc.RpcError as error:

@@ -44,10 +44,10 @@
 {{- $tls := .Values.cluster.tls }}
 {{- $secrets := $tls.existingSecrets }}
 {{- $given := list }}
-{{- range $role := list "router" "prefill" "decode" }}
+{{- range $role := (include "baton.roles" $ | fromJson).roles }}
 {{- if index $secrets $role }}{{ $given = append $given $role }}{{ end }}
 {{- end }}
-{{- if and $given (lt (len $given) 3) }}
+{{- if and $given (lt (len $given) (len (include "baton.roles" . | fromJson).roles)) }}
 cluster.tls.existingSecrets: only {{ join " and " $given }} has one, and every role needs a certificate
 {{- end }}
 {{- if and $given $tls.certManager.enabled }}

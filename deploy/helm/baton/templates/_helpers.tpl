@@ -52,6 +52,14 @@ annotations:
 {{- end }}
 {{- end }}
 
+{{/* Roles of the pods that there are, as JSON. Where chains are colocated, they are prefill's pods. */}}
+{{- define "baton.workerRoles" -}}
+{{- ternary (list "prefill") (list "prefill" "decode") (eq .Values.mode "colocated") | dict "roles" | toJson -}}
+{{- end }}
+{{- define "baton.roles" -}}
+{{- concat (list "router") (include "baton.workerRoles" . | fromJson).roles | dict "roles" | toJson -}}
+{{- end }}
+
 {{- define "baton.image" -}}
 {{- $image := .Values.image -}}
 {{- if $image.digest -}}
@@ -71,7 +79,7 @@ annotations:
 
 {{/* The workers' pods, as kubectl --selector takes them. */}}
 {{- define "baton.workerSelector" -}}
-{{- printf "app.kubernetes.io/name=%s,app.kubernetes.io/instance=%s,app.kubernetes.io/component in (prefill,decode)" (include "baton.name" .) .Release.Name -}}
+{{- printf "app.kubernetes.io/name=%s,app.kubernetes.io/instance=%s,app.kubernetes.io/component in (%s)" (include "baton.name" .) .Release.Name (join "," (include "baton.workerRoles" . | fromJson).roles) -}}
 {{- end }}
 
 {{/* Every address of it is a router, ready or not: workers register before a router is ready. */}}

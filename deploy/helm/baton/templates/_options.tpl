@@ -8,6 +8,11 @@ settable beside it (values.schema.json has no such name), so a value is written 
 {{- .Files.Get "files/options.json" -}}
 {{- end }}
 
+{{/* (root, role): the role by which the table knows what the pods take. */}}
+{{- define "baton.optionRole" -}}
+{{- ternary "colocated" .role (and (eq .role "prefill") (eq .root.Values.mode "colocated")) -}}
+{{- end }}
+
 {{/*
 (root, role): what .Values.options and the role's own options say for this role, as YAML. Options of other
 roles are left out, so that a change rolls only the pods that it concerns.
@@ -17,7 +22,7 @@ roles are left out, so that a change rolls only the pods that it concerns.
 {{- $known := include "baton.optionTable" .root | fromJson -}}
 {{- $options := dict -}}
 {{- range $name, $value := .root.Values.options -}}
-{{- if has $role (dig $name "roles" list $known) -}}
+{{- if has (include "baton.optionRole" (dict "root" $.root "role" $role)) (dig $name "roles" list $known) -}}
 {{- $_ := set $options $name $value -}}
 {{- end -}}
 {{- end -}}
@@ -73,7 +78,7 @@ be written with an exponent.
 {{- $_ := set $options "service_discovery_port" $root.Values.network.ports.grpc -}}
 {{- end -}}
 {{- else -}}
-{{- $_ := set $options "disaggregation_mode" $role -}}
+{{- $_ := set $options "disaggregation_mode" (ternary "null" $role (eq (include "baton.optionRole" .) "colocated")) -}}
 {{- $_ := set $options "metrics_port" $root.Values.network.ports.metrics -}}
 {{- $routers := printf "%s:%d" (include "baton.routerHeadless" $root) (int $root.Values.network.ports.cluster) -}}
 {{- $_ := set $options "router_address" (ternary $routers "" (eq $root.Values.discovery.mode "register")) -}}
@@ -97,7 +102,7 @@ be written with an exponent.
 {{- end }}
 
 {{/*
-The shape is part of a chain's name, and of a decode service's: while an upgrade from 2 stages to 4 rolls, old and new pods are
+The shape and the mode are part of a chain's name, and of a decode service's: while an upgrade from 2 stages to 4 rolls, old and new pods are
 different chains, instead of one that is refused for its contradiction and never becomes ready.
 */}}
 {{- define "baton.chainPrefix" -}}
@@ -105,7 +110,8 @@ different chains, instead of one that is refused for its contradiction and never
 {{- $split := $parallelism.layerPartition | replace "," "-" -}}
 {{- with .Values.prefill.chunkProfile -}}{{- $split = printf "%s-%s" $split (sha256sum . | trunc 8) -}}{{- end -}}
 {{- $ranks := ternary (printf "-tp%d" (int $parallelism.tp)) "" (gt (int $parallelism.tp) 1) -}}
-{{- printf "%s-pp%d%s%s" (include "baton.fullname" .) (int $parallelism.pp) $ranks (ternary (printf "-%s" $split) "" (ne $split "")) -}}
+{{- $kind := ternary "-colocated" "" (eq .Values.mode "colocated") -}}
+{{- printf "%s%s-pp%d%s%s" (include "baton.fullname" .) $kind (int $parallelism.pp) $ranks (ternary (printf "-%s" $split) "" (ne $split "")) -}}
 {{- end }}
 
 {{/*

@@ -5,7 +5,7 @@ What one value may be is values.schema.json's; whether a model fits a machine is
 
 {{- define "baton.validate" -}}
 {{- $broken := list -}}
-{{- range $rule := list "chain" "pages" "leases" "http" "drain" "model" "transfer" "scaling" "disruption" "front" "workload" "clusterSecurity" -}}
+{{- range $rule := list "mode" "chain" "pages" "leases" "http" "drain" "model" "transfer" "scaling" "disruption" "front" "workload" "clusterSecurity" -}}
 {{- range (include (printf "baton.validate.%s" $rule) $ | splitList "\n") -}}
 {{- with trim . -}}{{- $broken = append $broken . -}}{{- end -}}
 {{- end -}}
@@ -13,6 +13,27 @@ What one value may be is values.schema.json's; whether a model fits a machine is
 {{- if $broken -}}
 {{- fail (printf "\nvalues contradict each other:\n  - %s" (join "\n  - " $broken)) -}}
 {{- end -}}
+{{- end }}
+
+{{- define "baton.validate.mode" -}}
+{{- $colocated := eq .Values.mode "colocated" }}
+{{- $known := include "baton.optionTable" . | fromJson }}
+{{- range $name, $_ := .Values.prefill.options }}
+{{- if not (has (include "baton.optionRole" (dict "root" $ "role" "prefill")) (dig $name "roles" list $known)) }}
+prefill.options.{{ $name }}: is not for chains of mode: {{ $.Values.mode }}
+{{- end }}
+{{- end }}
+{{- if $colocated }}
+{{- if .Values.decode.options }}
+decode.options: are set, and mode: colocated has no decode services
+{{- end }}
+{{- if .Values.decode.autoscaling.enabled }}
+decode.autoscaling.enabled: true has nothing to scale: mode: colocated has no decode services
+{{- end }}
+{{- if eq .Values.workload.kind "DisaggregatedSet" }}
+workload.kind: DisaggregatedSet rolls prefill and decode together, and mode: colocated has no decode services; take LeaderWorkerSet
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "baton.validate.chain" -}}
@@ -45,7 +66,7 @@ prefill.parallelism.layerPartition: "{{ $partition }}" is for {{ len $shares }} 
 prefill.parallelism.layerPartition: "{{ $partition }}" shares out {{ $sum }} layers, model.layers is {{ $layers }}
 {{- end }}
 {{- end }}
-{{- range $role := list "prefill" "decode" }}
+{{- range $role := (include "baton.workerRoles" $ | fromJson).roles }}
 {{- $tp := int (index $.Values $role).parallelism.tp -}}
 {{- if gt $tp 1 }}
 {{- range $name, $only := dict "executor" "native" "device" "cpu" }}
@@ -61,17 +82,17 @@ prefill.parallelism.layerPartition: "{{ $partition }}" shares out {{ $sum }} lay
 {{- end }}
 {{- $m := int .Values.prefill.parallelism.tp -}}
 {{- $n := int .Values.decode.parallelism.tp -}}
-{{- if not (or (eq (mod $m $n) 0) (eq (mod $n $m) 0)) }}
+{{- if not (or (eq .Values.mode "colocated") (eq (mod $m $n) 0) (eq (mod $n $m) 0)) }}
 prefill.parallelism.tp: {{ $m }} and decode.parallelism.tp: {{ $n }} can't share the heads of a hand-off: neither divides the other
 {{- end }}
 {{- end }}
 
 {{- define "baton.validate.pages" -}}
 {{- $pages := dict }}
-{{- range $role := list "prefill" "decode" }}
+{{- range $role := (include "baton.workerRoles" $ | fromJson).roles }}
 {{- $_ := set $pages $role (include "baton.option" (dict "root" $ "role" $role "name" "page_size")) }}
 {{- end }}
-{{- if ne $pages.prefill $pages.decode }}
+{{- if ne $pages.prefill (default $pages.prefill $pages.decode) }}
 prefill.options.page_size: {{ $pages.prefill }} and decode.options.page_size: {{ $pages.decode }} differ; set options.page_size for both
 {{- end }}
 {{- $page := int $pages.prefill }}
@@ -88,7 +109,7 @@ prefill.options.max_prefill_tokens: {{ $cap }} is less than page_size: {{ $page 
 
 {{- define "baton.validate.leases" -}}
 {{- $lease := include "baton.option" (dict "root" . "role" "router" "name" "lease_ms") | int }}
-{{- range $role := list "router" "prefill" "decode" }}
+{{- range $role := (include "baton.roles" $ | fromJson).roles }}
 {{- $heartbeat := include "baton.option" (dict "root" $ "role" $role "name" "heartbeat_interval_ms") | int }}
 {{- $own := include "baton.option" (dict "root" $ "role" $role "name" "lease_ms") | int }}
 {{- if lt $lease (mul 2 $heartbeat | int) }}
@@ -118,7 +139,7 @@ router.service.httpPort and router.service.grpcPort are both {{ $service.httpPor
 {{- end }}
 
 {{- define "baton.validate.drain" -}}
-{{- range $role := list "router" "prefill" "decode" }}
+{{- range $role := (include "baton.roles" $ | fromJson).roles }}
 {{- $grace := (index $.Values $role).terminationGracePeriodSeconds }}
 {{- $needed := add $.Values.drain.timeoutSeconds (include "baton.settleSeconds" (dict "root" $ "role" $role) | int) 10 }}
 {{- if and (not (kindIs "invalid" $grace)) (lt (int $grace) (int $needed)) }}
@@ -153,12 +174,12 @@ model.source: ociVolume needs Kubernetes 1.33 with the feature gate ImageVolume;
 {{- if eq .Values.transfer.backend "shm" }}
 transfer.backend: shm works between processes of one pod's memory alone, and workload.kind: {{ .Values.workload.kind }} puts each in a pod of its own
 {{- end }}
-{{- range $role := list "prefill" "decode" }}
+{{- range $role := (include "baton.workerRoles" $ | fromJson).roles }}
 {{- if and (index $.Values $role).rdma.enabled (eq $.Values.transfer.backend "tcp") }}
 {{ $role }}.rdma.enabled: true and transfer.backend: tcp contradict each other; auto uses RDMA
 {{- end }}
 {{- end }}
-{{- if and (ne .Values.prefill.rdma.enabled .Values.decode.rdma.enabled) }}
+{{- if and (eq .Values.mode "disaggregated") (ne .Values.prefill.rdma.enabled .Values.decode.rdma.enabled) }}
 prefill.rdma.enabled: {{ .Values.prefill.rdma.enabled }} and decode.rdma.enabled: {{ .Values.decode.rdma.enabled }} differ; the hand-off needs it on both sides
 {{- end }}
 {{- with .Values.transfer.portRange }}

@@ -1,7 +1,7 @@
 {{/* Rules over several values, continued: what concerns the objects around the pods. */}}
 
 {{- define "baton.validate.scaling" -}}
-{{- range $role := list "router" "prefill" "decode" }}
+{{- range $role := (include "baton.roles" $ | fromJson).roles }}
 {{- $own := index $.Values $role }}
 {{- $scaling := $own.autoscaling }}
 {{- if $scaling.enabled }}
@@ -31,7 +31,7 @@ decode.autoscaling.enabled: true would scale single ranks, since decode.parallel
 {{- end }}
 
 {{- define "baton.validate.disruption" -}}
-{{- range $role := list "router" "prefill" "decode" }}
+{{- range $role := (include "baton.roles" $ | fromJson).roles }}
 {{- $own := index $.Values $role }}
 {{- $none := or (eq (toString $own.pdb.maxUnavailable) "0") (eq (toString $own.pdb.maxUnavailable) "0%") }}
 {{- if and $own.pdb.enabled $none }}
@@ -64,16 +64,16 @@ router.service.loadBalancerSourceRanges is set, and router.service.type: {{ $ser
 {{- define "baton.validate.workload" -}}
 {{- $prefill := int .Values.prefill.replicas }}
 {{- $decode := int .Values.decode.replicas }}
-{{- if and (eq .Values.workload.kind "DisaggregatedSet") (ne (eq $prefill 0) (eq $decode 0)) }}
+{{- if and (eq .Values.workload.kind "DisaggregatedSet") (eq .Values.mode "disaggregated") (ne (eq $prefill 0) (eq $decode 0)) }}
 prefill.replicas: {{ $prefill }} and decode.replicas: {{ $decode }}: workload.kind: DisaggregatedSet takes none or both
 {{- end }}
-{{- range $role := list "router" "prefill" "decode" }}
+{{- range $role := (include "baton.roles" $ | fromJson).roles }}
 {{- $own := index $.Values $role }}
 {{- if and $.Values.networkPolicy.enabled $own.hostNetwork }}
 {{ $role }}.hostNetwork: true and networkPolicy.enabled: true contradict each other; a policy does not see pods on the host's network
 {{- end }}
 {{- end }}
-{{- range $role := list "prefill" "decode" }}
+{{- range $role := (include "baton.workerRoles" $ | fromJson).roles }}
 {{- $own := index $.Values $role }}
 {{- $rollout := $own.rollout }}
 {{- if and (ne $.Values.workload.kind "StatefulSet") (has (toString $rollout.maxSurge) (list "0" "0%")) (has (toString $rollout.maxUnavailable) (list "0" "0%")) }}

@@ -1,0 +1,40 @@
+// What --disaggregation-mode makes of a worker, or of the cluster that `up` starts.
+#ifndef COMMON_CONFIG_MODE_H_
+#define COMMON_CONFIG_MODE_H_
+
+#include <string>
+
+#include "proto/baton/v1/config.pb.h"
+
+namespace baton::config {
+
+// A decode service's ranks; all other workers are stages of chains.
+inline bool IsDecode(const v1::Options& options) {
+  return options.disaggregation_mode() == "decode";
+}
+
+// A stage of a chain that also decodes what it reads; of a cluster, all chains are.
+inline bool IsColocated(const v1::Options& options) {
+  return options.disaggregation_mode() == "null";
+}
+
+// UP, a cluster, where the mode says no worker.
+inline v1::OptionSpec::Role ModeRole(const v1::Options& options) {
+  if (IsDecode(options)) return v1::OptionSpec::DECODE;
+  if (IsColocated(options)) return v1::OptionSpec::COLOCATED;
+  const bool prefill = options.disaggregation_mode() == "prefill";
+  return prefill ? v1::OptionSpec::PREFILL : v1::OptionSpec::UP;
+}
+
+inline bool IsChainRole(v1::OptionSpec::Role role) {
+  return role == v1::OptionSpec::PREFILL || role == v1::OptionSpec::COLOCATED;
+}
+
+// "prefill", "colocated", "decode": in names, logs and traces of a worker.
+inline std::string WorkerKind(const v1::Options& options) {
+  return IsColocated(options) ? "colocated" : options.disaggregation_mode();
+}
+
+}  // namespace baton::config
+
+#endif  // COMMON_CONFIG_MODE_H_
