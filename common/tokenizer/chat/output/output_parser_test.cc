@@ -6,88 +6,10 @@
 #include <utility>
 
 #include "common/base/random.h"
-#include "nlohmann/json.hpp"
+#include "common/tokenizer/chat/output/testing/parsed_answer.h"
 
 namespace baton::chat {
 namespace {
-
-using Json = nlohmann::json;
-
-OutputOptions With(ToolFormat tools, ReasoningFormat reasoning = ReasoningFormat::kNone) {
-  OutputOptions options;
-  options.tools = tools;
-  options.reasoning = reasoning;
-  options.offered = {{"get", {{"city"}}}, {"now", {}}};
-  return options;
-}
-
-OutputOptions AllSpecial(OutputOptions options) {
-  options.special_marks = AllMarks(options.tools, options.reasoning);
-  return options;
-}
-
-// What comes out, put together: {"reasoning", "content", "calls", "malformed"}.
-class Answer {
- public:
-  explicit Answer(OutputOptions options)
-      : parser_(std::make_shared<const OutputOptions>(std::move(options))) {}
-
-  Answer& Add(std::string_view text) {
-    Take(parser_.Append(text));
-    return *this;
-  }
-  Json End() {
-    Take(parser_.Finish());
-    EXPECT_EQ(parser_.calls(), static_cast<int>(calls_.size()));
-    return {{"reasoning", reasoning_},
-            {"content", content_},
-            {"calls", calls_},
-            {"malformed", parser_.malformed()}};
-  }
-  const std::string& content() const { return content_; }
-
- private:
-  void Take(const std::vector<OutputPiece>& pieces) {
-    for (const OutputPiece& piece : pieces) {
-      switch (piece.kind) {
-        case OutputPiece::Kind::kContent:
-          content_ += piece.text;
-          break;
-        case OutputPiece::Kind::kReasoning:
-          reasoning_ += piece.text;
-          break;
-        case OutputPiece::Kind::kCall:
-          calls_.push_back({piece.call.id, piece.call.name, piece.call.arguments});
-          break;
-      }
-    }
-  }
-
-  OutputParser parser_;
-  std::string content_;
-  std::string reasoning_;
-  Json calls_ = Json::array();
-};
-
-// The answer, the same for every cut of `text` in two and for single bytes.
-Json Parse(const OutputOptions& options, const std::string& text) {
-  Json whole = Answer(options).Add(text).End();
-  for (size_t cut = 1; cut < text.size(); ++cut) {
-    EXPECT_EQ(Answer(options).Add(text.substr(0, cut)).Add(text.substr(cut)).End(), whole) << cut;
-  }
-  Answer bytes(options);
-  for (const char c : text) bytes.Add({&c, 1});
-  EXPECT_EQ(bytes.End(), whole);
-  return whole;
-}
-
-Json Said(const std::string& content, Json calls = Json::array(), int malformed = 0,
-          const std::string& reasoning = "") {
-  return {{"reasoning", reasoning},
-          {"content", content},
-          {"calls", std::move(calls)},
-          {"malformed", malformed}};
-}
 
 TEST(OutputParserTest, TextWithoutMarksIsContentAsItIs) {
   for (const ToolFormat tools : {ToolFormat::kNone, ToolFormat::kHermes, ToolFormat::kJson}) {
@@ -268,10 +190,26 @@ TEST(OutputParserTest, AnyTextInAnyPiecesGivesTheSame) {
     if (random.Chance(0.5)) options = AllSpecial(std::move(options));
     options.starts_in_reasoning = random.Chance(0.2);
     std::vector<std::string> fragments = AllMarks(options.tools, options.reasoning);
-    for (const char* fragment :
-         {" ", "\n", ";", "a", "[", "]", "{", "}", "get", "now(", ")", "\"", "'",
-          "{\"name\": \"now\"}", "[now()]",
-          "{\"name\": \"get\", \"arguments\": {\"city\": \"Ulm\"}}", "functions.get:0", "{}"}) {
+    for (const char* fragment : {" ",
+                                 "\n",
+                                 ";",
+                                 "a",
+                                 "[",
+                                 "]",
+                                 "{",
+                                 "}",
+                                 "get",
+                                 "now(",
+                                 ")",
+                                 "\"",
+                                 "'",
+                                 "{\"name\": \"now\"}",
+                                 "[now()]",
+                                 "{\"name\": \"get\", \"arguments\": {\"city\": \"Ulm\"}}",
+                                 "functions.get:0",
+                                 "{}",
+                                 "{\"name\": \"get\", \"arguments\": {\"city\": \"",
+                                 "\"}}"}) {
       fragments.emplace_back(fragment);
     }
     std::string text;

@@ -285,6 +285,24 @@ std::optional<std::vector<ToolCall>> ParseCalls(ToolFormat format, std::string_v
   return calls;
 }
 
+bool EndsInString(ToolFormat format, std::string_view body) {
+  if (format == ToolFormat::kGlm) {
+    const size_t begin = body.rfind("<arg_value>");
+    return begin != std::string_view::npos &&
+           body.find("</arg_value>", begin) == std::string_view::npos;
+  }
+  const size_t begin = body.find('{');
+  if (begin == std::string_view::npos) return false;
+  ValueScanner scanner(/*python=*/false);
+  scanner.End(body.substr(begin));
+  return scanner.in_string();
+}
+
+bool ShowsItsEnd(std::string_view body) {
+  body = Trim(body);
+  return body.ends_with('}') || body.ends_with("```");
+}
+
 Plausible MayBeCall(ToolFormat format, std::string_view beginning) {
   const bool all = beginning.size() >= kBeginningBytes;
   beginning = beginning.substr(0, kBeginningBytes);
