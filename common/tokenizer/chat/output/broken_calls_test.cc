@@ -86,5 +86,20 @@ TEST(BrokenCallsTest, MarksWithoutEndAreReadInTime) {
   EXPECT_EQ(Answer(With(ToolFormat::kHermes)).Add(open).End()["content"], open);
 }
 
+TEST(BrokenCallsTest, SpecialTokensOfCallsEndReasoning) {
+  const std::string call =
+      "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}"
+      "<|tool_call_end|><|tool_calls_section_end|>";
+  OutputOptions kimi = AllSpecial(With(ToolFormat::kKimi, ReasoningFormat::kThink));
+  EXPECT_EQ(Parse(kimi, "<think>Hm. " + call),
+            Said("", {{"functions.now:0", "now", "{}"}}, 0, "Hm."));
+  EXPECT_EQ(Parse(kimi, "<think>a<|tool_call_argument_begin|>b</think>c"),
+            Said("c", Json::array(), 0, "ab"));
+  // Where marks are words, reasoning may be about them.
+  EXPECT_EQ(Parse(With(ToolFormat::kHermes, ReasoningFormat::kThink),
+                  std::string("<think>a ") + kNow + "</think>c"),
+            Said("c", Json::array(), 0, std::string("a ") + kNow));
+}
+
 }  // namespace
 }  // namespace baton::chat

@@ -40,15 +40,21 @@ OutputParser::OutputParser(std::shared_ptr<const OutputOptions> options)
 }
 
 void OutputParser::AddMarks() {
-  for (const std::string_view mark : tool_marks_.begin) marks_.push_back({mark, Act::kBeginCall});
-  for (const std::string_view mark : tool_marks_.around) marks_.push_back({mark, Act::kDrop});
+  for (const std::string_view mark : tool_marks_.begin) AddMark(mark, Act::kBeginCall);
+  for (const std::string_view mark : tool_marks_.around) AddMark(mark, Act::kAround);
   // Other marks are prose unless they are special tokens, which are never prose.
   for (const std::string& mark : options_->special_marks) {
-    const bool known = std::any_of(marks_.begin(), marks_.end(),
-                                   [&](const Mark& other) { return other.text == mark; });
-    if (known) continue;
-    marks_.push_back({mark, mark == reasoning_.begin ? Act::kBeginReasoning : Act::kDrop});
+    AddMark(mark, mark == reasoning_.begin ? Act::kBeginReasoning : Act::kDrop);
   }
+}
+
+void OutputParser::AddMark(std::string_view text, Act act) {
+  const bool known = std::any_of(marks_.begin(), marks_.end(),
+                                 [&](const Mark& other) { return other.text == text; });
+  if (known) return;
+  const auto& special = options_->special_marks;
+  const bool is_special = std::find(special.begin(), special.end(), text) != special.end();
+  marks_.push_back({text, act, is_special});
 }
 
 bool OutputParser::needs_no_mark() const {
@@ -155,32 +161,42 @@ void OutputParser::Begin(const Mark& mark) {
       AtMark();
       state_ = State::kReasoning;
       return;
+    case Act::kAround:
     case Act::kDrop:
       AtMark();
       return;
   }
 }
 
+// Up to its end mark or a special token. One of calls ends it too: the model has gone on to them
+// without saying so. Others are dropped, its own first mark again among them.
 bool OutputParser::StepReasoning() {
-  const std::string_view end = reasoning_.end;
-  const bool is_special = std::any_of(marks_.begin(), marks_.end(), [](const Mark& mark) {
-    return mark.act == Act::kBeginReasoning;
-  });
-  // The first mark again, which is dropped like every special token.
-  const std::string_view again = is_special ? reasoning_.begin : end;
-  const size_t end_at = pending_.find(end);
-  size_t at = std::min(end_at, pending_.find(again));
-  const bool found = at != std::string::npos;
-  if (!found) {
-    at = pending_.size() - std::max(Overlap(pending_, end), Overlap(pending_, again));
+  const std::string_view pending = pending_;
+  const Mark end = {reasoning_.end, Act::kDrop, false};
+  const Mark* first = &end;
+  size_t at = pending.find(end.text);
+  size_t held = Overlap(pending, end.text);
+  for (const Mark& mark : marks_) {
+    if (!mark.special) continue;
+    const size_t found = pending.find(mark.text);
+    if (found < at) {
+      at = found;
+      first = &mark;
+    }
+    held = std::max(held, Overlap(pending, mark.text));
   }
-  Say(OutputPiece::Kind::kReasoning, std::string_view(pending_).substr(0, at));
-  pending_.erase(0, at);
+  const bool found = at != std::string_view::npos;
+  const size_t said = found ? at : pending.size() - held;
+  Say(OutputPiece::Kind::kReasoning, pending.substr(0, said));
+  pending_.erase(0, said);
   if (!found) return false;
   AtMark();
-  const bool ends = at == end_at;
-  pending_.erase(0, ends ? end.size() : again.size());
-  if (!ends) return true;
+  if (first->act == Act::kBeginCall || first->act == Act::kAround) {
+    state_ = State::kText;
+    return true;
+  }
+  pending_.erase(0, first->text.size());
+  if (first != &end) return true;
   state_ = State::kLead;
   lead_ = LeadOfContent(/*reasoning=*/false);
   return true;

@@ -57,10 +57,12 @@ class OutputParser {
 
  private:
   enum class State { kLead, kText, kReasoning, kBody };
-  enum class Act { kBeginCall, kBeginReasoning, kDrop };
+  // kAround: dropped like kDrop, and calls are near.
+  enum class Act { kBeginCall, kBeginReasoning, kAround, kDrop };
   struct Mark {
     std::string_view text;
     Act act;
+    bool special;  // A special token.
   };
   // What may follow white space.
   struct Lead {
@@ -71,6 +73,7 @@ class OutputParser {
   };
 
   void AddMarks();
+  void AddMark(std::string_view text, Act act);
   void Drain();  // Takes what stands in `input_`.
   void Run();
   bool Step();  // False: needs more text.
