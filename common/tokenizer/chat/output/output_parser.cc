@@ -27,6 +27,14 @@ bool StartsInReasoning(ReasoningFormat format, std::string_view tail) {
   return marks.begins_inside || tail.ends_with(marks.begin);
 }
 
+bool BreaksOffInReasoning(ReasoningFormat format, std::string_view content) {
+  if (format == ReasoningFormat::kNone) return false;
+  const ReasoningMarks marks = MarksOf(format);
+  const size_t begin = content.rfind(marks.begin);
+  return begin != std::string_view::npos &&
+         content.find(marks.end, begin) == std::string_view::npos;
+}
+
 OutputParser::OutputParser(std::shared_ptr<const OutputOptions> options)
     : options_(std::move(options)),
       reasoning_(MarksOf(options_->reasoning)),

@@ -33,6 +33,8 @@ struct OutputOptions {
 
 // Where an answer begins whose prompt ends with `tail`, special tokens shown.
 bool StartsInReasoning(ReasoningFormat format, std::string_view tail);
+// The same for an answer that goes on with a message's `content`.
+bool BreaksOffInReasoning(ReasoningFormat format, std::string_view content);
 
 struct OutputPiece {
   enum class Kind { kContent, kReasoning, kCall };
