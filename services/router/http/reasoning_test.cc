@@ -87,6 +87,21 @@ TEST_F(ReasoningTest, EffortIsAVariableOfTheTemplate) {
             Json({{"reasoning_effort", "high"}}));
 }
 
+TEST_F(ReasoningTest, NoEffortTurnsThinkingOff) {
+  gateway_.format.reasoning = chat::ReasoningFormat::kNone;
+  const auto variables = [&](const Json& more) {
+    Post(kChat, Request("x", more));
+    jinja::Budget budget{jinja::RenderLimits()};
+    const auto& chat = std::get<ChatPrompt>(gateway_.calls.back().prompt);
+    return Json::parse(jinja::ToJson(chat.variables, {}, budget).value().bytes());
+  };
+  EXPECT_EQ(variables({{"reasoning_effort", "none"}}),
+            Json({{"reasoning_effort", "none"}, {"enable_thinking", false}, {"thinking", false}}));
+  EXPECT_EQ(variables({{"reasoning_effort", "none"},
+                       {"chat_template_kwargs", {{"enable_thinking", true}, {"thinking", true}}}}),
+            Json({{"reasoning_effort", "none"}, {"enable_thinking", true}, {"thinking", true}}));
+}
+
 // Whatever the prompt's last bytes are, the message that is continued says whether it is inside.
 TEST_F(ReasoningTest, AContinuedMessageGoesOnWhereItStopped) {
   const auto continued = [&](const std::string& content) {

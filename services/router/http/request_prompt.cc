@@ -81,7 +81,8 @@ absl::StatusOr<jinja::Value> ReadKwargs(const Fields& fields, const jinja::Value
   return *ordered.dict().Find("chat_template_kwargs");
 }
 
-// These and reasoning_effort, which is one too. What is said in the former counts.
+// These and reasoning_effort, which is one too. What is said in the former counts. Templates that
+// know no effort know a switch of thinking, by one of two names.
 absl::StatusOr<jinja::Value> ReadVariables(const Fields& fields, const jinja::Value& ordered) {
   BATON_ASSIGN_OR_RETURN(jinja::Value kwargs, ReadKwargs(fields, ordered));
   BATON_ASSIGN_OR_RETURN(const auto effort, fields.String(kEffort));
@@ -90,6 +91,11 @@ absl::StatusOr<jinja::Value> ReadVariables(const Fields& fields, const jinja::Va
   if (kwargs.Is(jinja::Value::Kind::kDict)) variables = kwargs.dict();
   if (variables.Find(kEffort) != nullptr) return kwargs;
   variables.Set(kEffort, jinja::Value::String(*effort, jinja::Origin::kClient));
+  for (const char* name : {"enable_thinking", "thinking"}) {
+    if (*effort == "none" && variables.Find(name) == nullptr) {
+      variables.Set(name, jinja::Value::Bool(false));
+    }
+  }
   return jinja::Value::MakeDict(std::move(variables));
 }
 
