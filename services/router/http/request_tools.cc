@@ -132,6 +132,9 @@ bool IsText(const Json& schema) {
   return kinds.text && !kinds.other;
 }
 
+// Tools are written into the prompt as they are, but for what is no part of them.
+bool IsHint(const jinja::Value& key) { return key.IsString() && key.str() == "cache_control"; }
+
 }  // namespace
 
 absl::Status CheckTools(const Fields& fields, UnknownFields unknown,
@@ -170,7 +173,7 @@ absl::StatusOr<jinja::Value> ShownTools(const jinja::Value& ordered) {
     jinja::Dict shown;
     for (const jinja::Dict::Entry& entry : tool.dict().entries()) {
       jinja::Value value = entry.value;
-      if (value.Is(jinja::Value::Kind::kNone)) continue;
+      if (value.Is(jinja::Value::Kind::kNone) || IsHint(entry.key)) continue;
       if (value.Is(jinja::Value::Kind::kDict)) {
         BATON_ASSIGN_OR_RETURN(value, WithoutNothing(value));
       }
@@ -228,7 +231,7 @@ absl::StatusOr<jinja::Value> WithoutNothing(const jinja::Value& value) {
   for (const jinja::Dict::Entry& entry : value.dict().entries()) {
     const jinja::Value& member = entry.value;
     const bool empty_list = member.Is(jinja::Value::Kind::kList) && member.items().empty();
-    if (member.Is(jinja::Value::Kind::kNone) || empty_list) continue;
+    if (member.Is(jinja::Value::Kind::kNone) || empty_list || IsHint(entry.key)) continue;
     BATON_RETURN_IF_ERROR(fields.Set(entry.key, member));
   }
   return jinja::Value::MakeDict(std::move(fields));

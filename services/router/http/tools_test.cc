@@ -204,6 +204,27 @@ TEST_F(ToolsTest, SchemasSayWhichArgumentsAreText) {
   }
 }
 
+TEST_F(ToolsTest, TakesToolsAndMessagesAsOtherServersKnowThem) {
+  Json tool = Tool("get");
+  tool["cache_control"] = {{"type", "ephemeral"}};
+  tool["function"]["cache_control"] = tool["cache_control"];
+  tool["function"]["return"] = {{"type", "string"}};
+  Chat({{"tools", {tool}},
+        {"messages",
+         {{{"role", "user"}, {"content", "x"}, {"cache_control", tool["cache_control"]}},
+          {{"role", "assistant"},
+           {"content", "y"},
+           {"provider_specific_fields", {{"refusal", nullptr}}},
+           {"thinking_blocks", Json::array()}}}}});
+  ASSERT_EQ(gateway_.calls.size(), 1u);
+  jinja::Budget budget{jinja::RenderLimits()};
+  const auto& chat = std::get<ChatPrompt>(gateway_.calls[0].prompt);
+  const Json shown = Json::parse(jinja::ToJson(chat.tools, {}, budget).value().bytes());
+  tool.erase("cache_control");
+  tool["function"].erase("cache_control");
+  EXPECT_EQ(shown, Json::array({tool})) << "the model hears what a tool is, and no hints";
+}
+
 TEST_F(ToolsTest, RefusesWithTheFieldNamed) {
   Json many = Json::array();
   for (int i = 0; i < 129; ++i) many.push_back(Tool("f" + std::to_string(i)));
