@@ -138,6 +138,39 @@ TEST(OutputParserTest, GlmCallsTakeTypesFromTheSchema) {
   EXPECT_EQ(Parse(With(ToolFormat::kGlm), "<tool_call>get<arg_key>a</tool_call>")["malformed"], 1);
 }
 
+TEST(OutputParserTest, QwenCoderCalls) {
+  const auto call = [](const std::string& parameters) {
+    return "<tool_call>\n<function=get>\n" + parameters + "</function>\n</tool_call>";
+  };
+  const auto parameter = [](const std::string& name, const std::string& value) {
+    return "<parameter=" + name + ">\n" + value + "\n</parameter>\n";
+  };
+  const OutputOptions qwen = With(ToolFormat::kQwenCoder);
+  EXPECT_EQ(
+      Parse(qwen, "So:\n" +
+                      call(parameter("city", "12") + parameter("n", "12") + parameter("b", "True") +
+                           parameter("l", "[1, {}]") + parameter("s", " a\n\"b\" ")) +
+                      "\n<tool_call><function=now></function></tool_call>"),
+      Said("So:",
+           {{"", "get", R"({"city": "12", "n": 12, "b": true, "l": [1, {}], "s": " a\n\"b\" "})"},
+            {"", "now", "{}"}}));
+  // Marks within a value, and an end mark that is missing.
+  const std::string marks = "</parameter> <tool_call></function>\n</tool_call>";
+  EXPECT_EQ(Parse(qwen, call(parameter("city", marks))),
+            Said("", {{"", "get", "{\"city\": " + Json(marks).dump() + "}"}}));
+  EXPECT_EQ(Parse(qwen, "<tool_call><function=now>\n</function>"), Said("", {{"", "now", "{}"}}));
+  for (const std::string& body :
+       {std::string("<function=now>"), std::string("<function=></function>"),
+        std::string("now</function>"), "<function=get>" + parameter("a", "1"),
+        "<function=get>" + parameter("a", "1") + parameter("a", "2") + "</function>",
+        std::string("<function=get><parameter=a>1</function>"),
+        std::string("<function=get>x</function>")}) {
+    const std::string text = "<tool_call>" + body + "</tool_call>";
+    EXPECT_EQ(Parse(qwen, text), Said(text, Json::array(), 1));
+    EXPECT_EQ(Parse(qwen, "<tool_call>" + body)["calls"].size(), 0u) << body;
+  }
+}
+
 TEST(OutputParserTest, PlainJsonCalls) {
   const std::string two =
       R"([{"name": "now", "arguments": {}}, {"name": "get", "arguments": {"city": "Ulm"}}])";
@@ -203,13 +236,17 @@ TEST(OutputParserTest, AnyTextInAnyPiecesGivesTheSame) {
                                  ")",
                                  "\"",
                                  "'",
-                                 "{\"name\": \"now\"}",
+                                 R"({"name": "now"})",
                                  "[now()]",
-                                 "{\"name\": \"get\", \"arguments\": {\"city\": \"Ulm\"}}",
+                                 R"({"name": "get", "arguments": {"city": "Ulm"}})",
                                  "functions.get:0",
                                  "{}",
-                                 "{\"name\": \"get\", \"arguments\": {\"city\": \"",
-                                 "\"}}"}) {
+                                 R"({"name": "get", "arguments": {"city": ")",
+                                 R"("}})",
+                                 "<function=now>",
+                                 "</function>",
+                                 "<parameter=city>",
+                                 "</parameter>"}) {
       fragments.emplace_back(fragment);
     }
     std::string text;

@@ -13,6 +13,8 @@
 
 namespace baton::chat {
 
+inline constexpr size_t kMaxNameBytes = 256;  // Of a function that a model calls.
+
 struct ToolCall {
   std::string id;         // The model's own; empty: it gives none.
   std::string name;       // Not empty.
@@ -38,8 +40,8 @@ std::optional<std::vector<ToolCall>> ParsePythonCalls(std::string_view body);
 // mark may be text of it.
 bool EndsInString(ToolFormat format, std::string_view body);
 
-// Whether a body without end mark is a whole one if it is well-formed: it ends with a bracket or a
-// code block, of which a text that was cut off has no second.
+// Whether a body without end mark is a whole one if it is well-formed: it ends with what ends a
+// call, and nothing could follow.
 bool ShowsItsEnd(std::string_view body);
 
 // Whether a text that begins with `beginning` may be a call in a format that needs no mark before
