@@ -60,8 +60,10 @@ absl::StatusOr<ChatMessage> ReadMessage(const Fields& message, const jinja::Valu
   if (!role.has_value()) return message.Wrong("role", "a string");
   BATON_RETURN_IF_ERROR(CheckFields(message, MessageFields(), unknown, warnings));
   BATON_RETURN_IF_ERROR(CheckCallsOf(message));
-  // An assistant's message without content says that it called tools or said nothing.
-  BATON_ASSIGN_OR_RETURN(std::string content, ReadContent(message, *role == "assistant"));
+  // An assistant's message without content says that it called tools or said nothing, a tool's that
+  // it returned nothing.
+  const bool may_be_absent = *role == "assistant" || *role == "tool";
+  BATON_ASSIGN_OR_RETURN(std::string content, ReadContent(message, may_be_absent));
   BATON_ASSIGN_OR_RETURN(jinja::Value said, WithoutNothing(ordered));
   return ChatMessage{*role, std::move(content), std::move(said)};
 }

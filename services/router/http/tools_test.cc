@@ -225,6 +225,17 @@ TEST_F(ToolsTest, TakesToolsAndMessagesAsOtherServersKnowThem) {
   EXPECT_EQ(shown, Json::array({tool})) << "the model hears what a tool is, and no hints";
 }
 
+TEST_F(ToolsTest, AToolMayReturnNothing) {
+  Chat({{"messages",
+         {{{"role", "tool"}, {"tool_call_id", "a"}, {"content", nullptr}},
+          {{"role", "tool"}, {"tool_call_id", "b"}, {"content", Json::array()}}}}});
+  const auto& chat = std::get<ChatPrompt>(gateway_.calls.at(0).prompt);
+  EXPECT_EQ(chat.messages[0].content, "");
+  EXPECT_EQ(chat.messages[1].content, "");
+  EXPECT_EQ(ErrorOf(kChat, Request({{"messages", {{{"role", "user"}}}}}).dump())["param"],
+            "messages[0].content");
+}
+
 TEST_F(ToolsTest, RefusesWithTheFieldNamed) {
   Json many = Json::array();
   for (int i = 0; i < 129; ++i) many.push_back(Tool("f" + std::to_string(i)));
