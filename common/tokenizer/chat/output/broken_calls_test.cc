@@ -80,7 +80,7 @@ TEST(BrokenCallsTest, MarksWithoutEndAreReadInTime) {
   EXPECT_EQ(Answer(With(ToolFormat::kHermes)).Add(marks + kNow).End()["calls"].size(), 0u);
   marks.resize(marks.size() / 2 / 11 * 11);
   EXPECT_EQ(Answer(With(ToolFormat::kHermes)).Add(marks + kNow).End(),
-            Said(marks, {{"", "now", "{}"}}, 17));
+            Said(marks, {{"", "now", "{}"}}, 9));
   std::string open;
   while (open.size() < OutputOptions::kMaxCallBytes) open += R"(<tool_call>{"</tool_call>)";
   EXPECT_EQ(Answer(With(ToolFormat::kHermes)).Add(open).End()["content"], open);

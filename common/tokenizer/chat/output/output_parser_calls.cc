@@ -8,8 +8,8 @@ namespace baton::chat {
 namespace {
 
 constexpr size_t kMaxHeaderBytes = 512;  // Mistral's name before the arguments.
-constexpr int kMaxPassedEnds = 8;        // Of one call.
-constexpr int kMaxBegunAgain = 16;       // In one answer, so that work is linear.
+constexpr int kMaxPassedEnds = 8;        // By one call.
+constexpr int kMaxBegunAgain = 8;        // In one answer: each reads the text again.
 
 }  // namespace
 

@@ -13,7 +13,7 @@
 
 namespace baton::chat {
 
-inline constexpr size_t kMaxNameBytes = 256;  // Of a function that a model calls.
+inline constexpr size_t kMaxNameBytes = 256;  // A call of a longer one is malformed.
 
 struct ToolCall {
   std::string id;         // The model's own; empty: it gives none.
