@@ -126,7 +126,7 @@ std::vector<Row> DirectoryRows() {
        "tool_call_parser",
        "must be one of auto, none, hermes",
        {},
-       {"--tool-call-parser", "qwen3_coder"}},
+       {"--tool-call-parser", "some"}},
       {"UnknownReasoningParser",
        kNothing,
        true,

@@ -1,11 +1,11 @@
-"""Clients that people have, against a live cluster: ours in Go, OpenAI's in Python and JavaScript, lm-eval.
+"""Clients that people have, against a live cluster: ours in Go, OpenAI's in Python and JavaScript, lm-eval, agents.
 
     ./dev check clients
-    /usr/bin/python3 tests/checks/clients.py [--only go,openai-python,openai-js,lm-eval]
+    /usr/bin/python3 tests/checks/clients.py [--only go,openai-python,openai-js,lm-eval,agents]
 
 Each comes from its registry (Go's module proxy, PyPI, npm) into a folder that is deleted again; where a
 registry is not reached that client is skipped, and a line says so. The cluster serves the model that
-ships, with a real tokenizer, on CPU.
+ships, with a real tokenizer and a chat template that takes tools, on CPU.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("tools/cluster", "tools/dev", "tests/clients")]
 
+import agent_clients  # noqa: E402
 import cluster as clusters  # noqa: E402
 import evaluation_clients  # noqa: E402
 import registries  # noqa: E402
@@ -66,14 +67,17 @@ def openai_js(tally, cluster, directory):
     tally.step("openai-js: models, completions, chat, streams, errors", done.returncode == 0)
 
 
-CLIENTS = {"go": go, "openai-python": openai_python, "openai-js": openai_js, **evaluation_clients.CLIENTS}
+CLIENTS = {"go": go, "openai-python": openai_python, "openai-js": openai_js, **evaluation_clients.CLIENTS,
+           **agent_clients.CLIENTS}
 
 
 @contextlib.contextmanager
 def serving(directory):
-    """The shipped model behind a key, with a context that evaluations fit into."""
+    """The shipped model behind a key, with a context that evaluations fit into, and with tools."""
+    template = ROOT / "common/tokenizer/chat/testdata/templates/hermes_tools.jinja"
     with clusters.Cluster(str(ROOT / "models/austen"), directory, stages=2, decodes=1,
-                          router_flags=["--served-model-name", MODEL, "--api-key", KEY]) as cluster:
+                          router_flags=["--served-model-name", MODEL, "--api-key", KEY,
+                                        "--chat-template", template]) as cluster:
         yield cluster
 
 

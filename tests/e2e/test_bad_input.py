@@ -112,7 +112,6 @@ HTTP_ROWS = [
     ("guided_choice", completions(guided_choice=["a"]), 400, "guided_choice"),
     ("stop_regex", completions(stop_regex="a"), 400, "stop_regex"),
     ("lora_path", completions(lora_path="x"), 400, "lora_path"),
-    ("store", completions(store=True), 400, "store"),
     ("misspelt in a message", chat(messages=[{"role": "user", "content": "x", "nme": "y"}]), 400, "nme"),
     ("generate without a prompt", ("/generate", {"sampling_params": {}}), 400, "input_ids"),
     ("generate misspelt", ("/generate", {"text": "a", "sampling_params": {"max_tokns": 1}}), 400,

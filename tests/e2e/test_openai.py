@@ -167,7 +167,7 @@ def test_chat_as_clients_send_it(small_cluster):
     status, body = small_cluster.post("/v1/chat/completions", {
         "messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "hi"},
                      {"role": "assistant", "content": None, "refusal": None}, {"role": "user", "content": "go on"}],
-        "max_tokens": 3, "n": 2, "user": "me", "store": False, "service_tier": "auto", "top_k": -1})
+        "max_tokens": 3, "n": 2, "user": "me", "store": True, "service_tier": "flex", "top_k": -1})
     assert status == 200 and len(body["choices"]) == 2, body
 
 

@@ -73,6 +73,22 @@ absl::StatusOr<Value> WithCalls(const Value& calls) {
   return Value::MakeList(std::move(changed));
 }
 
+bool HasTextArguments(const ChatPrompt& prompt) {
+  const auto member = [](const Value& value, std::string_view name) {
+    return value.Is(Value::Kind::kDict) ? value.dict().Find(name) : nullptr;
+  };
+  const auto is_text = [&](const Value& call) {
+    const Value* function = member(call, "function");
+    const Value* arguments = function == nullptr ? nullptr : member(*function, "arguments");
+    return arguments != nullptr && arguments->IsString();
+  };
+  return std::any_of(prompt.messages.begin(), prompt.messages.end(), [&](const auto& message) {
+    const Value* calls = member(message.fields, "tool_calls");
+    return calls != nullptr && calls->Is(Value::Kind::kList) &&
+           std::any_of(calls->items().begin(), calls->items().end(), is_text);
+  });
+}
+
 // `text` up to the end of `content`, its last message's, as transformers cuts it: white space that
 // the template took from the content stays away.
 absl::StatusOr<Text> CutAfter(const Text& text, const std::string& content) {
@@ -126,20 +142,33 @@ absl::StatusOr<Value> ChatTemplate::Content(const ChatMessage& message) const {
   return Value::MakeList({std::move(value)});
 }
 
-absl::StatusOr<Value> ChatTemplate::MessageValue(const ChatMessage& message) const {
+absl::StatusOr<Value> ChatTemplate::MessageValue(const ChatMessage& message,
+                                                 Arguments arguments) const {
   Dict fields;
   if (message.fields.Is(Value::Kind::kDict)) fields = message.fields.dict();
   fields.Set("role", Role(message.role));
   BATON_ASSIGN_OR_RETURN(Value content, Content(message));
   fields.Set("content", std::move(content));
-  if (const Value* calls = fields.Find("tool_calls")) {
+  const Value* calls = fields.Find("tool_calls");
+  if (calls != nullptr && arguments == Arguments::kValues) {
     BATON_ASSIGN_OR_RETURN(Value with_calls, WithCalls(*calls));
     fields.Set("tool_calls", std::move(with_calls));
   }
   return Value::MakeDict(std::move(fields));
 }
 
+// DeepSeek's own templates join arguments to other text, which they can't do with a dict.
 absl::StatusOr<Text> ChatTemplate::Render(const ChatPrompt& prompt, const std::tm& now) const {
+  absl::StatusOr<Text> text = Render(prompt, now, Arguments::kValues);
+  if (text.ok() || !absl::IsInvalidArgument(text.status()) || !HasTextArguments(prompt)) {
+    return text;
+  }
+  absl::StatusOr<Text> joined = Render(prompt, now, Arguments::kText);
+  return joined.ok() ? joined : text;
+}
+
+absl::StatusOr<Text> ChatTemplate::Render(const ChatPrompt& prompt, const std::tm& now,
+                                          Arguments arguments) const {
   BATON_RETURN_IF_ERROR(CheckMessages(prompt.messages));
   if (!plain_.has_value()) {
     return absl::FailedPreconditionError(
@@ -153,7 +182,7 @@ absl::StatusOr<Text> ChatTemplate::Render(const ChatPrompt& prompt, const std::t
   }
   List messages;
   for (const ChatMessage& message : prompt.messages) {
-    BATON_ASSIGN_OR_RETURN(Value value, MessageValue(message));
+    BATON_ASSIGN_OR_RETURN(Value value, MessageValue(message, arguments));
     messages.push_back(std::move(value));
   }
   Dict variables = tokens_;

@@ -59,7 +59,11 @@ class ChatTemplate {
   absl::StatusOr<jinja::Text> Render(const ChatPrompt& prompt, const std::tm& now) const;
 
  private:
-  absl::StatusOr<jinja::Value> MessageValue(const ChatMessage& message) const;
+  // Arguments of calls that came as text: as the values that most templates write, or as they are.
+  enum class Arguments { kValues, kText };
+  absl::StatusOr<jinja::Text> Render(const ChatPrompt& prompt, const std::tm& now,
+                                     Arguments arguments) const;
+  absl::StatusOr<jinja::Value> MessageValue(const ChatMessage& message, Arguments arguments) const;
   jinja::Value Role(const std::string& role) const;
   absl::StatusOr<jinja::Value> Content(const ChatMessage& message) const;
 

@@ -220,6 +220,24 @@ TEST(ChatTemplateTest, PassesOnWhatMessagesHold) {
             "True,False,False,{\"z\": 1, \"a\": [null]}1True");
 }
 
+// As DeepSeek's own templates do.
+TEST(ChatTemplateTest, ATemplateMayJoinArgumentsToText) {
+  const std::string joins =
+      "{% for m in messages %}{% for c in m.tool_calls %}"
+      "{{ '```json\n' + c['function']['arguments'] + '\n```' }}{% endfor %}{% endfor %}";
+  const auto with = [](const std::string& arguments) {
+    return Prompt({{"assistant", "", Json(R"({"tool_calls": [{"function": {"name": "f",
+        "arguments": )" + arguments + "}}]}")}});
+  };
+  EXPECT_EQ(Rendered(joins, with(R"("{\"z\": 1,\"a\":  2}")")),
+            "```json\n{\"z\": 1,\"a\":  2}\n```");
+  EXPECT_THAT(Rendered(joins, with(R"({"z": 1})")), HasSubstr("unsupported operand types"));
+  EXPECT_THAT(Rendered("{% set a = messages[0].tool_calls[0].function.arguments %}"
+                       "{{ a.items() | list }}{{ raise_exception('No.') }}",
+                       with("\"{}\"")),
+              HasSubstr("No."));
+}
+
 TEST(ChatTemplateTest, TheDeveloperIsTheSystemWhereTheTemplateDoesNotKnowIt) {
   const ChatPrompt prompt = Prompt({{"developer", "x", {}}});
   EXPECT_EQ(Rendered("{{ messages[0].role }}", prompt), "system");

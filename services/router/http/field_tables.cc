@@ -71,6 +71,8 @@ const Names& HarmlessNames() {
                                        "prediction",
                                        "spaces_between_special_tokens",
                                        "cache_salt",
+                                       "store",
+                                       "service_tier",
                                        "extra_key",
                                        "include_reasoning",
                                        "separate_reasoning",
@@ -111,8 +113,6 @@ const Unsupported& UnsupportedSampling() {
 
 const Unsupported& UnsupportedServing() {
   static const auto* fields = new Unsupported{
-      {"store", {false}, "answers are not kept; leave it out"},
-      {"service_tier", {"auto", "default", "standard_only"}, ""},
       {"priority", {0}, "requests are served first come, first served"},
       {"lora_path", {}, "one model is served, without adapters"},
       {"lora_request", {}, "one model is served, without adapters"},
@@ -175,30 +175,36 @@ const FieldTable& ChatFields() {
                         {"web_search_options", {}, ""},
                         {"verbosity", {"medium"}, ""},
                         {"documents", {Json::array()}, ""},
+                        {"enable_thinking", {}, "use chat_template_kwargs"},
+                        {"thinking", {}, "use reasoning_effort or chat_template_kwargs"},
                         {"chat_template", {}, "it is chosen by --chat-template"}}})};
   return *table;
 }
 
 const FieldTable& MessageFields() {
-  static const auto* table = new FieldTable{"a message",
-                                            {"role", "content"},
-                                            // The chat template writes them, or doesn't.
-                                            {"name", "tool_call_id", "tool_calls", "refusal",
-                                             "annotations", "reasoning", "reasoning_content"},
-                                            {{"function_call", {}, "use tool_calls"},
-                                             {"audio", {}, "messages are text"},
-                                             {"prefix", {false}, ""}}};
+  static const auto* table = new FieldTable{
+      "a message",
+      {"role", "content"},
+      // The chat template writes them, or doesn't.
+      {"name", "tool_call_id", "tool_calls", "refusal", "annotations", "reasoning",
+       "reasoning_content", "provider_specific_fields", "thinking_blocks", "cache_control"},
+      {{"function_call", {}, "use tool_calls"},
+       {"audio", {}, "messages are text"},
+       {"prefix", {false}, ""}}};
   return *table;
 }
 
 const FieldTable& ToolFields() {
-  static const auto* table = new FieldTable{"a tool", {"type", "function"}, {}, {}};
+  static const auto* table = new FieldTable{"a tool", {"type", "function"}, {"cache_control"}, {}};
   return *table;
 }
 
 const FieldTable& FunctionFields() {
   static const auto* table =
-      new FieldTable{"a function", {"name", "description", "parameters", "strict"}, {}, {}};
+      new FieldTable{"a function",
+                     {"name", "description", "parameters", "strict"},
+                     {"return", "returns", "cache_control"},  // Hugging Face's describe a result.
+                     {}};
   return *table;
 }
 

@@ -27,6 +27,13 @@ constexpr std::string_view kTimeoutHeader = "X-Request-Timeout";
 // within milliseconds. Longer than this its status is not worth a stream that seems dead.
 constexpr int64_t kHoldMs = 1000;
 
+// What clients look for first and does not exist here, with what to do instead.
+constexpr std::pair<const char*, std::string_view> kAbsent[] = {
+    {"/v1/embeddings", "the model generates text; it has no pooling head"},
+    {"/v1/responses", "use /v1/chat/completions, which takes tools and streams too"},
+    {"/v1/messages", "use OpenAI's API: /v1/chat/completions"},
+};
+
 using Exchange = std::shared_ptr<HttpExchange>;
 
 // Takes the same time for every key of a length.
@@ -81,6 +88,12 @@ void OpenAiHandler::AddGeneration() {
   AddGuarded("POST", "/v1/chat/completions", [this](const R& request, const Exchange& e) {
     Complete(Endpoint::kChatCompletions, request, e);
   });
+  for (const auto& [path, advice] : kAbsent) {
+    const std::string reason = Concat(path, " is not served here: ", advice);
+    AddGuarded("POST", path, [reason](const R&, const Exchange& e) {
+      RespondError(*e, absl::NotFoundError(reason));
+    });
+  }
   for (const char* method : {"POST", "PUT"}) {
     AddGuarded(method, "/generate",
                [this](const R& request, const Exchange& e) { Generate(request, e); });

@@ -186,6 +186,14 @@ TEST_F(OpenAiHandlerTest, TokenizesTextsAndConversations) {
   EXPECT_EQ(Post("/tokenize", {{"prompt", "a"}, {"model", "other"}})->response->status, 404);
 }
 
+TEST_F(OpenAiHandlerTest, WhatIsAbsentIsSaidToBeWithAReason) {
+  for (const char* path : {"/v1/embeddings", "/v1/responses", "/v1/messages"}) {
+    const Json error = ErrorOf(path, R"({"input":"a"})", 404);
+    EXPECT_NE(error["message"].get<std::string>().find("is not served here: "), std::string::npos);
+    EXPECT_EQ(error["type"], "invalid_request_error");
+  }
+}
+
 TEST_F(OpenAiHandlerTest, DetokenizesListsOfIds) {
   EXPECT_EQ(Post("/detokenize", {{"tokens", {256, 97, 98}}})->Body(),
             (Json{{"text", "ab"}, {"prompt", "ab"}}));

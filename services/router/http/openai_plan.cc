@@ -58,13 +58,17 @@ absl::StatusOr<chat::OutputOptions> ParsingOf(const Gateway& gateway, OpenAiRequ
   return parsing;
 }
 
+// `ids` are the prompt's.
 absl::StatusOr<bool> EndsInReasoning(const Gateway& gateway, chat::ReasoningFormat format,
-                                     const std::vector<int32_t>& prompt) {
-  const size_t tail = std::min(prompt.size(), kTailTokens);
-  BATON_ASSIGN_OR_RETURN(
-      const std::string text,
-      gateway.Detokenize({prompt.end() - static_cast<ptrdiff_t>(tail), prompt.end()},
-                         /*skip_special_tokens=*/false));
+                                     const Prompt& prompt, const std::vector<int32_t>& ids) {
+  const auto* chat = std::get_if<ChatPrompt>(&prompt);
+  if (chat != nullptr && chat->continue_final_message && !chat->messages.empty()) {
+    return chat::BreaksOffInReasoning(format, chat->messages.back().content);
+  }
+  const size_t tail = std::min(ids.size(), kTailTokens);
+  BATON_ASSIGN_OR_RETURN(const std::string text,
+                         gateway.Detokenize({ids.end() - static_cast<ptrdiff_t>(tail), ids.end()},
+                                            /*skip_special_tokens=*/false));
   return chat::StartsInReasoning(format, text);
 }
 
@@ -108,7 +112,7 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
       BATON_ASSIGN_OR_RETURN(entry.ids, gateway.Encode(call));
       if (reasons) {
         BATON_ASSIGN_OR_RETURN(parsing.starts_in_reasoning,
-                               EndsInReasoning(gateway, parsing.reasoning, entry.ids));
+                               EndsInReasoning(gateway, parsing.reasoning, call.prompt, entry.ids));
       }
       if (request.echo) BATON_RETURN_IF_ERROR(FillEcho(gateway, call.prompt, entry));
       call.prompt = TokenIdsPrompt(entry.ids.begin(), entry.ids.end());

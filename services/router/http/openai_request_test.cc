@@ -182,14 +182,19 @@ TEST_F(OpenAiRequestTest, RefusesWhatTheChatTemplateCannotHear) {
   EXPECT_EQ(param(R"("continue_final_message":true,"add_generation_prompt":true)"),
             "continue_final_message");
   EXPECT_EQ(param(R"("chat_template":"{{ 1 }}")"), "chat_template");
+  for (const std::string field : {"\"enable_thinking\":false", "\"thinking\":{}"}) {
+    const Json error = ErrorOf("/v1/chat/completions",
+                               R"({"messages":[{"role":"user","content":"x"}],)" + field + "}");
+    EXPECT_NE(error["message"].get<std::string>().find("chat_template_kwargs"), std::string::npos);
+  }
 }
 
 TEST_F(OpenAiRequestTest, HarmlessFieldsAreTaken) {
   const auto exchange = Complete({{"prompt", "a"},
                                   {"user", "me"},
                                   {"metadata", {{"a", "b"}}},
-                                  {"store", false},
-                                  {"service_tier", "auto"},
+                                  {"store", true},
+                                  {"service_tier", "flex"},
                                   {"parallel_tool_calls", true},
                                   {"spaces_between_special_tokens", true},
                                   {"length_penalty", 1.0},
@@ -226,7 +231,6 @@ TEST_F(OpenAiRequestTest, RefusesWithTheFieldNamed) {
       {R"({"prompt":"a","logit_bias":{"x":2}})", "logit_bias"},
       {R"({"prompt":"a","logit_bias":{"1":"2"}})", "logit_bias"},
       {R"({"prompt":"a","suffix":"b"})", "suffix"},
-      {R"({"prompt":"a","store":true})", "store"},
       {R"({"prompt":"a","guided_choice":["a"]})", "guided_choice"},
       {R"({"prompt":"a","stop_regex":"a+"})", "stop_regex"},
       {R"({"prompt":"a","lora_path":"x"})", "lora_path"},

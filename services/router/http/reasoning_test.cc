@@ -87,5 +87,40 @@ TEST_F(ReasoningTest, EffortIsAVariableOfTheTemplate) {
             Json({{"reasoning_effort", "high"}}));
 }
 
+TEST_F(ReasoningTest, NoEffortTurnsThinkingOff) {
+  gateway_.format.reasoning = chat::ReasoningFormat::kNone;
+  const auto variables = [&](const Json& more) {
+    Post(kChat, Request("x", more));
+    jinja::Budget budget{jinja::RenderLimits()};
+    const auto& chat = std::get<ChatPrompt>(gateway_.calls.back().prompt);
+    return Json::parse(jinja::ToJson(chat.variables, {}, budget).value().bytes());
+  };
+  EXPECT_EQ(variables({{"reasoning_effort", "none"}}),
+            Json({{"reasoning_effort", "none"}, {"enable_thinking", false}, {"thinking", false}}));
+  EXPECT_EQ(variables({{"reasoning_effort", "none"},
+                       {"chat_template_kwargs", {{"enable_thinking", true}, {"thinking", true}}}}),
+            Json({{"reasoning_effort", "none"}, {"enable_thinking", true}, {"thinking", true}}));
+}
+
+// Whatever the prompt's last bytes are, the message that is continued says whether it is inside.
+TEST_F(ReasoningTest, AContinuedMessageGoesOnWhereItStopped) {
+  const auto continued = [&](const std::string& content) {
+    return MessageOf(Request("x", {{"messages",
+                                    {{{"role", "user"}, {"content", "x"}},
+                                     {{"role", "assistant"}, {"content", content}}}},
+                                   {"continue_final_message", true}}),
+                     "One.</think>Two.");
+  };
+  const Json inside = {{"role", "assistant"}, {"content", "Two."}, {"reasoning_content", "One."}};
+  const Json outside = {{"role", "assistant"}, {"content", "One.</think>Two."}};
+  for (const auto format : {chat::ReasoningFormat::kThink, chat::ReasoningFormat::kThinkInside}) {
+    gateway_.format.reasoning = format;
+    EXPECT_EQ(continued("<think>\nSo "), inside);
+    EXPECT_EQ(continued("<think>a</think> b <think>c"), inside);
+    EXPECT_EQ(continued("<think>a</think>The answer is"), outside);
+    EXPECT_EQ(continued("The answer is"), outside);
+  }
+}
+
 }  // namespace
 }  // namespace baton::router

@@ -60,8 +60,10 @@ absl::StatusOr<ChatMessage> ReadMessage(const Fields& message, const jinja::Valu
   if (!role.has_value()) return message.Wrong("role", "a string");
   BATON_RETURN_IF_ERROR(CheckFields(message, MessageFields(), unknown, warnings));
   BATON_RETURN_IF_ERROR(CheckCallsOf(message));
-  // An assistant's message without content says that it called tools or said nothing.
-  BATON_ASSIGN_OR_RETURN(std::string content, ReadContent(message, *role == "assistant"));
+  // An assistant's message without content says that it called tools or said nothing, a tool's that
+  // it returned nothing.
+  const bool may_be_absent = *role == "assistant" || *role == "tool";
+  BATON_ASSIGN_OR_RETURN(std::string content, ReadContent(message, may_be_absent));
   BATON_ASSIGN_OR_RETURN(jinja::Value said, WithoutNothing(ordered));
   return ChatMessage{*role, std::move(content), std::move(said)};
 }
@@ -81,7 +83,8 @@ absl::StatusOr<jinja::Value> ReadKwargs(const Fields& fields, const jinja::Value
   return *ordered.dict().Find("chat_template_kwargs");
 }
 
-// These and reasoning_effort, which is one too. What is said in the former counts.
+// These and reasoning_effort, which is one too. What is said in the former counts. Templates that
+// know no effort know a switch of thinking, by one of two names.
 absl::StatusOr<jinja::Value> ReadVariables(const Fields& fields, const jinja::Value& ordered) {
   BATON_ASSIGN_OR_RETURN(jinja::Value kwargs, ReadKwargs(fields, ordered));
   BATON_ASSIGN_OR_RETURN(const auto effort, fields.String(kEffort));
@@ -90,6 +93,11 @@ absl::StatusOr<jinja::Value> ReadVariables(const Fields& fields, const jinja::Va
   if (kwargs.Is(jinja::Value::Kind::kDict)) variables = kwargs.dict();
   if (variables.Find(kEffort) != nullptr) return kwargs;
   variables.Set(kEffort, jinja::Value::String(*effort, jinja::Origin::kClient));
+  for (const char* name : {"enable_thinking", "thinking"}) {
+    if (*effort == "none" && variables.Find(name) == nullptr) {
+      variables.Set(name, jinja::Value::Bool(false));
+    }
+  }
   return jinja::Value::MakeDict(std::move(variables));
 }
 

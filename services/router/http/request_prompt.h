@@ -26,9 +26,9 @@ struct PromptList {
 absl::StatusOr<PromptList> ReadPrompts(const Fields& fields, const std::string& name);
 
 // The field "messages", and the chat template's other inputs: tools (unless tool_choice is none),
-// add_generation_prompt, continue_final_message, chat_template_kwargs and reasoning_effort. An
-// assistant's message may have no content. `body` is the text of `fields`: templates write keys in
-// the order in which they stand there.
+// add_generation_prompt, continue_final_message, chat_template_kwargs and reasoning_effort.
+// Messages of the assistant and of tools may have no content. `body` is the text of `fields`:
+// templates write keys in the order in which they stand there.
 absl::StatusOr<ChatPrompt> ReadMessages(std::string_view body, const Fields& fields,
                                         UnknownFields unknown, std::vector<std::string>& warnings);
 

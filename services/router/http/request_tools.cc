@@ -81,10 +81,59 @@ absl::Status CheckToolChoice(const Fields& fields, bool has_tools) {
                       "none are supported");
 }
 
-bool IsText(const Json& schema) {
-  const auto type = schema.is_object() ? schema.find("type") : schema.end();
-  return schema.is_object() && type != schema.end() && *type == "string";
+// What a schema allows, as far as the written form of an argument depends on it.
+struct Kinds {
+  bool text = false;
+  bool null = false;
+  bool other = false;  // Or unknown.
+
+  void Add(const Kinds& more) {
+    text |= more.text;
+    null |= more.null;
+    other |= more.other;
+  }
+};
+
+Kinds KindOfType(const Json& type) {
+  return {type == "string", type == "null", type != "string" && type != "null"};
 }
+
+Kinds KindOfValue(const Json& value) {
+  return {value.is_string(), value.is_null(), !value.is_string() && !value.is_null()};
+}
+
+Kinds KindsOf(const Json& schema) {
+  Kinds kinds;
+  if (!schema.is_object()) return {.other = true};
+  const auto add_all = [&](const Json& list, const auto& kind_of) {
+    if (!list.is_array()) kinds.other = true;
+    for (const Json& element : list) kinds.Add(kind_of(element));
+  };
+  const Fields fields(schema);
+  if (const Json* type = fields.Find("type")) {
+    type->is_array() ? add_all(*type, KindOfType) : kinds.Add(KindOfType(*type));
+  } else if (const Json* any = fields.Find("anyOf")) {
+    add_all(*any, KindsOf);
+  } else if (const Json* one = fields.Find("oneOf")) {
+    add_all(*one, KindsOf);
+  } else if (const Json* values = fields.Find("enum")) {
+    add_all(*values, KindOfValue);
+  } else if (const Json* value = fields.Find("const")) {
+    kinds.Add(KindOfValue(*value));
+  } else {
+    kinds.other = true;
+  }
+  return kinds;
+}
+
+// A string, and nothing else but null.
+bool IsText(const Json& schema) {
+  const Kinds kinds = KindsOf(schema);
+  return kinds.text && !kinds.other;
+}
+
+// Tools are written into the prompt as they are, but for what is no part of them.
+bool IsHint(const jinja::Value& key) { return key.IsString() && key.str() == "cache_control"; }
 
 }  // namespace
 
@@ -124,7 +173,7 @@ absl::StatusOr<jinja::Value> ShownTools(const jinja::Value& ordered) {
     jinja::Dict shown;
     for (const jinja::Dict::Entry& entry : tool.dict().entries()) {
       jinja::Value value = entry.value;
-      if (value.Is(jinja::Value::Kind::kNone)) continue;
+      if (value.Is(jinja::Value::Kind::kNone) || IsHint(entry.key)) continue;
       if (value.Is(jinja::Value::Kind::kDict)) {
         BATON_ASSIGN_OR_RETURN(value, WithoutNothing(value));
       }
@@ -182,7 +231,7 @@ absl::StatusOr<jinja::Value> WithoutNothing(const jinja::Value& value) {
   for (const jinja::Dict::Entry& entry : value.dict().entries()) {
     const jinja::Value& member = entry.value;
     const bool empty_list = member.Is(jinja::Value::Kind::kList) && member.items().empty();
-    if (member.Is(jinja::Value::Kind::kNone) || empty_list) continue;
+    if (member.Is(jinja::Value::Kind::kNone) || empty_list || IsHint(entry.key)) continue;
     BATON_RETURN_IF_ERROR(fields.Set(entry.key, member));
   }
   return jinja::Value::MakeDict(std::move(fields));

@@ -177,6 +177,65 @@ TEST_F(ToolsTest, TheTemplateHearsToolsAsTheyWereWritten) {
   EXPECT_FALSE(text.client_ranges().empty()) << "what a client wrote becomes no special token";
 }
 
+TEST_F(ToolsTest, SchemasSayWhichArgumentsAreText) {
+  gateway_.format.tools = chat::ToolFormat::kGlm;
+  const std::pair<Json, std::string> cases[] = {
+      {{{"type", "string"}}, R"("12")"},
+      {{{"type", {"string", "null"}}}, R"("12")"},
+      {{{"anyOf", {{{"type", "string"}}, {{"type", "null"}}}}}, R"("12")"},  // Pydantic's Optional.
+      {{{"oneOf", {{{"type", "string"}}, {{"type", "null"}}}}}, R"("12")"},
+      {{{"enum", {"12", "13"}}}, R"("12")"},
+      {{{"const", "12"}}, R"("12")"},
+      {{{"type", {"string", "integer"}}}, "12"},
+      {{{"anyOf", {{{"type", "string"}}, {{"type", "integer"}}}}}, "12"},
+      {{{"anyOf", {{{"type", "null"}}}}}, "12"},
+      {{{"anyOf", 3}, {"type", 4}}, "12"},
+      {{{"enum", {12}}}, "12"},
+      {Json::object(), "12"},
+  };
+  for (const auto& [schema, value] : cases) {
+    Json tool = Tool("get");
+    tool["function"]["parameters"]["properties"]["a"] = schema;
+    const auto exchange = Chat({{"tools", {tool}}});
+    Finish(gateway_.sinks.size() - 1,
+           "<tool_call>get<arg_key>a</arg_key><arg_value>12</arg_value></tool_call>");
+    const Json call = exchange->Body()["choices"][0]["message"]["tool_calls"][0];
+    EXPECT_EQ(call["function"]["arguments"], R"({"a": )" + value + "}") << schema;
+  }
+}
+
+TEST_F(ToolsTest, TakesToolsAndMessagesAsOtherServersKnowThem) {
+  Json tool = Tool("get");
+  tool["cache_control"] = {{"type", "ephemeral"}};
+  tool["function"]["cache_control"] = tool["cache_control"];
+  tool["function"]["return"] = {{"type", "string"}};
+  Chat({{"tools", {tool}},
+        {"messages",
+         {{{"role", "user"}, {"content", "x"}, {"cache_control", tool["cache_control"]}},
+          {{"role", "assistant"},
+           {"content", "y"},
+           {"provider_specific_fields", {{"refusal", nullptr}}},
+           {"thinking_blocks", Json::array()}}}}});
+  ASSERT_EQ(gateway_.calls.size(), 1u);
+  jinja::Budget budget{jinja::RenderLimits()};
+  const auto& chat = std::get<ChatPrompt>(gateway_.calls[0].prompt);
+  const Json shown = Json::parse(jinja::ToJson(chat.tools, {}, budget).value().bytes());
+  tool.erase("cache_control");
+  tool["function"].erase("cache_control");
+  EXPECT_EQ(shown, Json::array({tool})) << "the model hears what a tool is, and no hints";
+}
+
+TEST_F(ToolsTest, AToolMayReturnNothing) {
+  Chat({{"messages",
+         {{{"role", "tool"}, {"tool_call_id", "a"}, {"content", nullptr}},
+          {{"role", "tool"}, {"tool_call_id", "b"}, {"content", Json::array()}}}}});
+  const auto& chat = std::get<ChatPrompt>(gateway_.calls.at(0).prompt);
+  EXPECT_EQ(chat.messages[0].content, "");
+  EXPECT_EQ(chat.messages[1].content, "");
+  EXPECT_EQ(ErrorOf(kChat, Request({{"messages", {{{"role", "user"}}}}}).dump())["param"],
+            "messages[0].content");
+}
+
 TEST_F(ToolsTest, RefusesWithTheFieldNamed) {
   Json many = Json::array();
   for (int i = 0; i < 129; ++i) many.push_back(Tool("f" + std::to_string(i)));

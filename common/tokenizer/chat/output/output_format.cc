@@ -39,6 +39,9 @@ constexpr Name<ToolFormat> kToolNames[] = {
     {"glm", ToolFormat::kGlm},
     {"glm45", ToolFormat::kGlm},
     {"glm47", ToolFormat::kGlm},
+    {"qwen3-coder", ToolFormat::kQwenCoder},
+    {"qwen3_coder", ToolFormat::kQwenCoder},
+    {"qwen3_xml", ToolFormat::kQwenCoder},
     {"json", ToolFormat::kJson},
 };
 
@@ -64,7 +67,8 @@ constexpr Name<ToolFormat> kToolSigns[] = {
     {"<|tool_calls_section_begin|>", ToolFormat::kKimi},
     {"<arg_key>", ToolFormat::kGlm},
     {"[TOOL_CALLS]", ToolFormat::kMistral},
-    // Calls in XML between Hermes's marks, which no parser here reads.
+    {"<parameter=", ToolFormat::kQwenCoder},
+    // Others that stand in tags, perhaps between Hermes's marks. No parser here reads them.
     {"<function=", ToolFormat::kNone},
     {"<tool_call>", ToolFormat::kHermes},
     {"func_name1(", ToolFormat::kPythonic},
@@ -172,6 +176,7 @@ const ToolMarks& MarksOf(ToolFormat format) {
     case ToolFormat::kJson:
       return *none;
     case ToolFormat::kHermes:
+    case ToolFormat::kQwenCoder:
       return *hermes;
     case ToolFormat::kLlama3:
       return *llama3;

@@ -19,6 +19,7 @@ enum class ToolFormat {
   kDeepSeekV3,  // <｜tool▁call▁begin｜>function<｜tool▁sep｜>f and JSON in a code block
   kKimi,        // <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>
   kGlm,         // <tool_call>f, then <arg_key>a</arg_key><arg_value>1</arg_value></tool_call>
+  kQwenCoder,   // <tool_call><function=f><parameter=a>1</parameter></function></tool_call>
   kJson,        // {"name": "f", "arguments": {}}, or a list of these
 };
 

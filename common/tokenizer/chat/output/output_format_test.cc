@@ -11,6 +11,7 @@ TEST(OutputFormatTest, ToolFormatsAreChosenByTheTemplate) {
   const std::pair<const char*, ToolFormat> cases[] = {
       {"{{ '<tool_call>' }}", ToolFormat::kHermes},
       {"{{ '<tool_call>\\n<function=' }}", ToolFormat::kNone},
+      {"{{ '<tool_call>\\n<function=' }}<parameter=", ToolFormat::kQwenCoder},
       {"<tool_call>{{ name }}<arg_key>", ToolFormat::kGlm},
       {"{{ '<|python_tag|>' }}", ToolFormat::kLlama3},
       {"<|python_tag|> [func_name1(params_name1=1)]", ToolFormat::kPythonic},
@@ -33,16 +34,23 @@ TEST(OutputFormatTest, ReasoningFormatsAreChosenByTheTemplate) {
 
 TEST(OutputFormatTest, AliasesAreTakenAndNamesShown) {
   const std::pair<const char*, const char*> aliases[] = {
-      {"qwen25", "hermes"}, {"llama3_json", "llama3"},       {"deepseekv3", "deepseek-v3"},
-      {"kimi_k2", "kimi"},  {"llama4_pythonic", "pythonic"}, {"glm45", "glm"},
-      {"none", "none"},     {"mistral", "mistral"},          {"json", "json"},
+      {"qwen25", "hermes"},
+      {"llama3_json", "llama3"},
+      {"deepseekv3", "deepseek-v3"},
+      {"kimi_k2", "kimi"},
+      {"llama4_pythonic", "pythonic"},
+      {"glm45", "glm"},
+      {"none", "none"},
+      {"mistral", "mistral"},
+      {"json", "json"},
+      {"qwen3_coder", "qwen3-coder"},
   };
   for (const auto& [alias, name] : aliases) {
     EXPECT_EQ(NameOf(ToolFormatFor(alias, "").value()), name);
   }
   EXPECT_EQ(NameOf(ReasoningFormatFor("deepseek_r1", "").value()), "deepseek-r1");
   EXPECT_EQ(ReasoningFormatFor("kimi_k2", "").value(), ReasoningFormat::kThink);
-  const auto unknown = ToolFormatFor("qwen3_coder", "<tool_call>");
+  const auto unknown = ToolFormatFor("some", "<tool_call>");
   EXPECT_TRUE(absl::IsInvalidArgument(unknown.status()));
   EXPECT_NE(unknown.status().message().find("hermes"), std::string::npos) << unknown.status();
   EXPECT_TRUE(absl::IsInvalidArgument(ReasoningFormatFor("hermes", "").status()));

@@ -6,9 +6,8 @@
 namespace baton::chat {
 namespace {
 
-constexpr size_t kMaxLeadBytes = 1024;   // White space before a call that needs no mark.
-constexpr size_t kSliceBytes = 4096;     // What is looked at together.
-constexpr size_t kMaxHeaderBytes = 512;  // Mistral's name before the arguments.
+constexpr size_t kMaxLeadBytes = 1024;  // White space before a call that needs no mark.
+constexpr size_t kSliceBytes = 4096;    // What is looked at together.
 
 // How much of the end of `text` may be the beginning of `mark`.
 size_t Overlap(std::string_view text, std::string_view mark) {
@@ -28,6 +27,14 @@ bool StartsInReasoning(ReasoningFormat format, std::string_view tail) {
   return marks.begins_inside || tail.ends_with(marks.begin);
 }
 
+bool BreaksOffInReasoning(ReasoningFormat format, std::string_view content) {
+  if (format == ReasoningFormat::kNone) return false;
+  const ReasoningMarks marks = MarksOf(format);
+  const size_t begin = content.rfind(marks.begin);
+  return begin != std::string_view::npos &&
+         content.find(marks.end, begin) == std::string_view::npos;
+}
+
 OutputParser::OutputParser(std::shared_ptr<const OutputOptions> options)
     : options_(std::move(options)),
       reasoning_(MarksOf(options_->reasoning)),
@@ -41,15 +48,21 @@ OutputParser::OutputParser(std::shared_ptr<const OutputOptions> options)
 }
 
 void OutputParser::AddMarks() {
-  for (const std::string_view mark : tool_marks_.begin) marks_.push_back({mark, Act::kBeginCall});
-  for (const std::string_view mark : tool_marks_.around) marks_.push_back({mark, Act::kDrop});
+  for (const std::string_view mark : tool_marks_.begin) AddMark(mark, Act::kBeginCall);
+  for (const std::string_view mark : tool_marks_.around) AddMark(mark, Act::kAround);
   // Other marks are prose unless they are special tokens, which are never prose.
   for (const std::string& mark : options_->special_marks) {
-    const bool known = std::any_of(marks_.begin(), marks_.end(),
-                                   [&](const Mark& other) { return other.text == mark; });
-    if (known) continue;
-    marks_.push_back({mark, mark == reasoning_.begin ? Act::kBeginReasoning : Act::kDrop});
+    AddMark(mark, mark == reasoning_.begin ? Act::kBeginReasoning : Act::kDrop);
   }
+}
+
+void OutputParser::AddMark(std::string_view text, Act act) {
+  const bool known = std::any_of(marks_.begin(), marks_.end(),
+                                 [&](const Mark& other) { return other.text == text; });
+  if (known) return;
+  const auto& special = options_->special_marks;
+  const bool is_special = std::find(special.begin(), special.end(), text) != special.end();
+  marks_.push_back({text, act, is_special});
 }
 
 bool OutputParser::needs_no_mark() const {
@@ -63,16 +76,21 @@ OutputParser::Lead OutputParser::LeadOfContent(bool reasoning) const {
 }
 
 std::vector<OutputPiece> OutputParser::Append(std::string_view text) {
-  Feed(text);
+  input_ += text;
+  Drain();
   return std::exchange(out_, {});
 }
 
 // In slices, so that work is linear however many marks there are.
-void OutputParser::Feed(std::string_view text) {
-  for (size_t at = 0; at < text.size(); at += kSliceBytes) {
-    pending_ += text.substr(at, kSliceBytes);
+void OutputParser::Drain() {
+  while (taken_ < input_.size()) {
+    const size_t length = std::min(kSliceBytes, input_.size() - taken_);
+    pending_.append(input_, taken_, length);
+    taken_ += length;
     Run();
   }
+  input_.erase(0, taken_ - pending_.size());
+  taken_ = pending_.size();
 }
 
 void OutputParser::Run() {
@@ -151,171 +169,59 @@ void OutputParser::Begin(const Mark& mark) {
       AtMark();
       state_ = State::kReasoning;
       return;
+    case Act::kAround:
     case Act::kDrop:
       AtMark();
       return;
   }
 }
 
+// Up to its end mark or a special token. One of calls ends it too: the model has gone on to them
+// without saying so. Others are dropped, its own first mark again among them.
 bool OutputParser::StepReasoning() {
-  const std::string_view end = reasoning_.end;
-  const bool is_special = std::any_of(marks_.begin(), marks_.end(), [](const Mark& mark) {
-    return mark.act == Act::kBeginReasoning;
-  });
-  // The first mark again, which is dropped like every special token.
-  const std::string_view again = is_special ? reasoning_.begin : end;
-  const size_t end_at = pending_.find(end);
-  size_t at = std::min(end_at, pending_.find(again));
-  const bool found = at != std::string::npos;
-  if (!found) {
-    at = pending_.size() - std::max(Overlap(pending_, end), Overlap(pending_, again));
+  const std::string_view pending = pending_;
+  const Mark end = {reasoning_.end, Act::kDrop, false};
+  const Mark* first = &end;
+  size_t at = pending.find(end.text);
+  size_t held = Overlap(pending, end.text);
+  for (const Mark& mark : marks_) {
+    if (!mark.special) continue;
+    const size_t found = pending.find(mark.text);
+    if (found < at) {
+      at = found;
+      first = &mark;
+    }
+    held = std::max(held, Overlap(pending, mark.text));
   }
-  Say(OutputPiece::Kind::kReasoning, std::string_view(pending_).substr(0, at));
-  pending_.erase(0, at);
+  const bool found = at != std::string_view::npos;
+  const size_t said = found ? at : pending.size() - held;
+  Say(OutputPiece::Kind::kReasoning, pending.substr(0, said));
+  pending_.erase(0, said);
   if (!found) return false;
   AtMark();
-  const bool ends = at == end_at;
-  pending_.erase(0, ends ? end.size() : again.size());
-  if (!ends) return true;
+  if (first->act == Act::kBeginCall || first->act == Act::kAround) {
+    state_ = State::kText;
+    return true;
+  }
+  pending_.erase(0, first->text.size());
+  if (first != &end) return true;
   state_ = State::kLead;
   lead_ = LeadOfContent(/*reasoning=*/false);
   return true;
-}
-
-void OutputParser::BeginCall(std::string_view mark) {
-  state_ = State::kBody;
-  begun_by_ = mark;
-  scanned_ = 0;
-  is_plausible_ = !mark.empty();
-  scanner_.reset();
-}
-
-bool OutputParser::StepBody() {
-  return tool_marks_.end.empty() ? StepValueBody() : StepMarkedBody();
-}
-
-bool OutputParser::StepMarkedBody() {
-  const std::string_view end = tool_marks_.end;
-  const size_t at = pending_.find(end, scanned_);
-  if (at != std::string::npos && at <= OutputOptions::kMaxCallBytes) {
-    EndCall(at, end.size());
-    return true;
-  }
-  if (pending_.size() >= OutputOptions::kMaxCallBytes + end.size()) {
-    GiveBack(OutputOptions::kMaxCallBytes);
-    return true;
-  }
-  scanned_ = pending_.size() - std::min(pending_.size(), end.size() - 1);
-  return false;
-}
-
-// The body is white space, for Mistral perhaps a name, and a value in brackets.
-bool OutputParser::StepValueBody() {
-  const std::string_view pending = pending_;
-  if (!scanner_.has_value()) {
-    size_t begin = pending.find_first_not_of(kSpaces);
-    if (begin == std::string_view::npos) begin = pending.size();
-    const bool has_name = options_->tools == ToolFormat::kMistral && begin < pending.size() &&
-                          pending[begin] != '[' && pending[begin] != '{';
-    if (has_name) begin = std::min(pending.find('{', begin), pending.size());
-    if (begin > kMaxHeaderBytes) {
-      GiveBack(kMaxHeaderBytes);
-      return true;
-    }
-    if (begin == pending.size()) return false;
-    if (pending[begin] != '[' && pending[begin] != '{') {
-      GiveBack(begin);
-      return true;
-    }
-    scanned_ = begin;
-    scanner_.emplace(/*python=*/options_->tools == ToolFormat::kPythonic);
-  }
-  if (!is_plausible_) {
-    switch (MayBeCall(options_->tools, pending)) {
-      case Plausible::kNo:
-        LookAgain();
-        return true;
-      case Plausible::kUnknown:
-        return false;
-      case Plausible::kYes:
-        is_plausible_ = true;
-    }
-  }
-  const std::optional<size_t> end = scanner_->End(pending.substr(scanned_));
-  if (end.has_value() && scanned_ + *end <= OutputOptions::kMaxCallBytes) {
-    EndCall(scanned_ + *end, 0);
-    return true;
-  }
-  if (pending_.size() < OutputOptions::kMaxCallBytes) return false;
-  if (begun_by_.empty()) {
-    ++malformed_;
-    LookAgain();
-  } else {
-    GiveBack(OutputOptions::kMaxCallBytes);
-  }
-  return true;
-}
-
-void OutputParser::EndCall(size_t length, size_t end) {
-  const std::string_view body = std::string_view(pending_).substr(0, length);
-  const bool marked = !begun_by_.empty();
-  auto calls = ParseCalls(options_->tools, body, options_->offered, /*only_offered=*/!marked);
-  const size_t more = calls.has_value() ? calls->size() : 0;
-  if (more == 0 || calls_ + more > OutputOptions::kMaxCalls) {
-    if (marked) return GiveBack(length + end);
-    // Without a mark this is content; it is malformed only if it calls a function that is unknown.
-    if (ParseCalls(options_->tools, body, options_->offered, false).has_value()) ++malformed_;
-    return LookAgain();
-  }
-  pending_.erase(0, length + end);
-  AtMark();
-  for (ToolCall& call : *calls) {
-    if (calls_ > 0 && !options_->parallel_calls) break;
-    ++calls_;
-    out_.push_back({OutputPiece::Kind::kCall, "", std::move(call)});
-  }
-  state_ = State::kText;
-  if (!needs_no_mark() || options_->tools == ToolFormat::kPythonic) return;
-  state_ = State::kLead;
-  lead_ = {.value = true, .after_call = true};
-}
-
-void OutputParser::GiveBack(size_t length) {
-  ++malformed_;
-  // A limit may stand within a character.
-  const auto cuts = [this](size_t at) {
-    return at < pending_.size() && (static_cast<unsigned char>(pending_[at]) & 0xc0) == 0x80;
-  };
-  while (length > 0 && cuts(length)) --length;
-  const std::string text = std::string(begun_by_) + pending_.substr(0, length);
-  pending_.erase(0, length);
-  Say(OutputPiece::Kind::kContent, WithoutMarks(text));
-  state_ = State::kText;
-}
-
-void OutputParser::LookAgain() {
-  only_marked_ = true;  // Also so that no text is looked at a third time.
-  state_ = State::kText;
-  const std::string again = std::exchange(pending_, {});
-  Feed(again);
 }
 
 std::vector<OutputPiece> OutputParser::Finish() {
   if (state_ == State::kBody && begun_by_.empty()) {
     malformed_ += is_plausible_ ? 1 : 0;
     LookAgain();
+    Drain();
+  }
+  // Another call may begin in one that is malformed.
+  while (state_ == State::kBody) {
+    FinishBody();
+    Drain();
   }
   if (state_ == State::kLead) state_ = lead_.otherwise;
-  if (state_ == State::kBody) {
-    // The mark at the end may be missing: it is often a token that ends the text as well.
-    const bool whole = !tool_marks_.end.empty() &&
-                       ParseCalls(options_->tools, pending_, options_->offered, false).has_value();
-    if (whole) {
-      EndCall(pending_.size(), 0);
-    } else {
-      GiveBack(pending_.size());
-    }
-  }
   const bool inside = state_ == State::kReasoning;
   Say(inside ? OutputPiece::Kind::kReasoning : OutputPiece::Kind::kContent, WithoutMarks(pending_));
   pending_.clear();

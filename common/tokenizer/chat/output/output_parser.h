@@ -33,6 +33,8 @@ struct OutputOptions {
 
 // Where an answer begins whose prompt ends with `tail`, special tokens shown.
 bool StartsInReasoning(ReasoningFormat format, std::string_view tail);
+// The same for an answer that goes on with a message's `content`.
+bool BreaksOffInReasoning(ReasoningFormat format, std::string_view content);
 
 struct OutputPiece {
   enum class Kind { kContent, kReasoning, kCall };
@@ -41,7 +43,8 @@ struct OutputPiece {
   ToolCall call;
 };
 
-// One answer's. Holds at most kMaxCallBytes and a mark between calls, and white space. One thread.
+// One answer's. Holds at most twice kMaxCallBytes and a mark between calls, and white space. One
+// thread.
 class OutputParser {
  public:
   explicit OutputParser(std::shared_ptr<const OutputOptions> options);
@@ -56,10 +59,12 @@ class OutputParser {
 
  private:
   enum class State { kLead, kText, kReasoning, kBody };
-  enum class Act { kBeginCall, kBeginReasoning, kDrop };
+  // kAround: dropped like kDrop, and calls are near.
+  enum class Act { kBeginCall, kBeginReasoning, kAround, kDrop };
   struct Mark {
     std::string_view text;
     Act act;
+    bool special;  // A special token.
   };
   // What may follow white space.
   struct Lead {
@@ -70,7 +75,8 @@ class OutputParser {
   };
 
   void AddMarks();
-  void Feed(std::string_view text);
+  void AddMark(std::string_view text, Act act);
+  void Drain();  // Takes what stands in `input_`.
   void Run();
   bool Step();  // False: needs more text.
   bool StepLead();
@@ -79,15 +85,22 @@ class OutputParser {
   bool StepBody();
   bool StepMarkedBody();
   bool StepValueBody();
+  void FinishBody();  // The text has ended in a body behind a mark.
 
   bool needs_no_mark() const;
   Lead LeadOfContent(bool reasoning) const;
   void Begin(const Mark& mark);
   void BeginCall(std::string_view mark);
-  // The call's body is the first `length` bytes of what is pending, then `end` bytes of its end.
+  // Takes the calls whose text is the first `length` bytes of what is pending, then `end` bytes of
+  // their end. False: it is malformed, and nothing has changed.
+  bool TakeCalls(size_t length, size_t end);
   void EndCall(size_t length, size_t end);
+  // The call between the mark and `end` bytes behind the first `length` is malformed. A mark in it
+  // may begin another.
+  void RefuseMarked(size_t length, size_t end);
   void GiveBack(size_t length);  // The mark and so much of what is pending are content.
   void LookAgain();              // The pending text is no call.
+  void Unread();                 // What is pending will be taken from `input_` again.
 
   void Say(OutputPiece::Kind kind, std::string_view text);
   void AtMark();                                          // Drops white space on both sides.
@@ -100,6 +113,8 @@ class OutputParser {
 
   State state_ = State::kText;
   Lead lead_;
+  std::string input_;    // What is pending, and what follows it.
+  size_t taken_ = 0;     // So much of it is pending or decided on.
   std::string pending_;  // Not decided on yet.
   size_t scanned_ = 0;   // So much of it holds no end of a call.
   // In a body:
@@ -107,6 +122,9 @@ class OutputParser {
   bool is_plausible_ = false;
   bool only_marked_ = false;  // What looked like a call without mark was none.
   std::optional<ValueScanner> scanner_;
+  int passed_ends_ = 0;   // Marks of its end that seem to stand in a string,
+  size_t first_end_ = 0;  // and where the first of them is.
+  int begun_again_ = 0;   // Calls that began in malformed ones.
 
   bool fresh_ = false;  // Nothing has been said since a mark.
   std::string spaces_;  // White space that is dropped if a mark follows.

@@ -6,88 +6,10 @@
 #include <utility>
 
 #include "common/base/random.h"
-#include "nlohmann/json.hpp"
+#include "common/tokenizer/chat/output/testing/parsed_answer.h"
 
 namespace baton::chat {
 namespace {
-
-using Json = nlohmann::json;
-
-OutputOptions With(ToolFormat tools, ReasoningFormat reasoning = ReasoningFormat::kNone) {
-  OutputOptions options;
-  options.tools = tools;
-  options.reasoning = reasoning;
-  options.offered = {{"get", {{"city"}}}, {"now", {}}};
-  return options;
-}
-
-OutputOptions AllSpecial(OutputOptions options) {
-  options.special_marks = AllMarks(options.tools, options.reasoning);
-  return options;
-}
-
-// What comes out, put together: {"reasoning", "content", "calls", "malformed"}.
-class Answer {
- public:
-  explicit Answer(OutputOptions options)
-      : parser_(std::make_shared<const OutputOptions>(std::move(options))) {}
-
-  Answer& Add(std::string_view text) {
-    Take(parser_.Append(text));
-    return *this;
-  }
-  Json End() {
-    Take(parser_.Finish());
-    EXPECT_EQ(parser_.calls(), static_cast<int>(calls_.size()));
-    return {{"reasoning", reasoning_},
-            {"content", content_},
-            {"calls", calls_},
-            {"malformed", parser_.malformed()}};
-  }
-  const std::string& content() const { return content_; }
-
- private:
-  void Take(const std::vector<OutputPiece>& pieces) {
-    for (const OutputPiece& piece : pieces) {
-      switch (piece.kind) {
-        case OutputPiece::Kind::kContent:
-          content_ += piece.text;
-          break;
-        case OutputPiece::Kind::kReasoning:
-          reasoning_ += piece.text;
-          break;
-        case OutputPiece::Kind::kCall:
-          calls_.push_back({piece.call.id, piece.call.name, piece.call.arguments});
-          break;
-      }
-    }
-  }
-
-  OutputParser parser_;
-  std::string content_;
-  std::string reasoning_;
-  Json calls_ = Json::array();
-};
-
-// The answer, the same for every cut of `text` in two and for single bytes.
-Json Parse(const OutputOptions& options, const std::string& text) {
-  Json whole = Answer(options).Add(text).End();
-  for (size_t cut = 1; cut < text.size(); ++cut) {
-    EXPECT_EQ(Answer(options).Add(text.substr(0, cut)).Add(text.substr(cut)).End(), whole) << cut;
-  }
-  Answer bytes(options);
-  for (const char c : text) bytes.Add({&c, 1});
-  EXPECT_EQ(bytes.End(), whole);
-  return whole;
-}
-
-Json Said(const std::string& content, Json calls = Json::array(), int malformed = 0,
-          const std::string& reasoning = "") {
-  return {{"reasoning", reasoning},
-          {"content", content},
-          {"calls", std::move(calls)},
-          {"malformed", malformed}};
-}
 
 TEST(OutputParserTest, TextWithoutMarksIsContentAsItIs) {
   for (const ToolFormat tools : {ToolFormat::kNone, ToolFormat::kHermes, ToolFormat::kJson}) {
@@ -216,6 +138,39 @@ TEST(OutputParserTest, GlmCallsTakeTypesFromTheSchema) {
   EXPECT_EQ(Parse(With(ToolFormat::kGlm), "<tool_call>get<arg_key>a</tool_call>")["malformed"], 1);
 }
 
+TEST(OutputParserTest, QwenCoderCalls) {
+  const auto call = [](const std::string& parameters) {
+    return "<tool_call>\n<function=get>\n" + parameters + "</function>\n</tool_call>";
+  };
+  const auto parameter = [](const std::string& name, const std::string& value) {
+    return "<parameter=" + name + ">\n" + value + "\n</parameter>\n";
+  };
+  const OutputOptions qwen = With(ToolFormat::kQwenCoder);
+  EXPECT_EQ(
+      Parse(qwen, "So:\n" +
+                      call(parameter("city", "12") + parameter("n", "12") + parameter("b", "True") +
+                           parameter("l", "[1, {}]") + parameter("s", " a\n\"b\" ")) +
+                      "\n<tool_call><function=now></function></tool_call>"),
+      Said("So:",
+           {{"", "get", R"({"city": "12", "n": 12, "b": true, "l": [1, {}], "s": " a\n\"b\" "})"},
+            {"", "now", "{}"}}));
+  // Marks within a value, and an end mark that is missing.
+  const std::string marks = "</parameter> <tool_call></function>\n</tool_call>";
+  EXPECT_EQ(Parse(qwen, call(parameter("city", marks))),
+            Said("", {{"", "get", "{\"city\": " + Json(marks).dump() + "}"}}));
+  EXPECT_EQ(Parse(qwen, "<tool_call><function=now>\n</function>"), Said("", {{"", "now", "{}"}}));
+  for (const std::string& body :
+       {std::string("<function=now>"), std::string("<function=></function>"),
+        std::string("now</function>"), "<function=get>" + parameter("a", "1"),
+        "<function=get>" + parameter("a", "1") + parameter("a", "2") + "</function>",
+        std::string("<function=get><parameter=a>1</function>"),
+        std::string("<function=get>x</function>")}) {
+    const std::string text = "<tool_call>" + body + "</tool_call>";
+    EXPECT_EQ(Parse(qwen, text), Said(text, Json::array(), 1));
+    EXPECT_EQ(Parse(qwen, "<tool_call>" + body)["calls"].size(), 0u) << body;
+  }
+}
+
 TEST(OutputParserTest, PlainJsonCalls) {
   const std::string two =
       R"([{"name": "now", "arguments": {}}, {"name": "get", "arguments": {"city": "Ulm"}}])";
@@ -268,10 +223,30 @@ TEST(OutputParserTest, AnyTextInAnyPiecesGivesTheSame) {
     if (random.Chance(0.5)) options = AllSpecial(std::move(options));
     options.starts_in_reasoning = random.Chance(0.2);
     std::vector<std::string> fragments = AllMarks(options.tools, options.reasoning);
-    for (const char* fragment :
-         {" ", "\n", ";", "a", "[", "]", "{", "}", "get", "now(", ")", "\"", "'",
-          "{\"name\": \"now\"}", "[now()]",
-          "{\"name\": \"get\", \"arguments\": {\"city\": \"Ulm\"}}", "functions.get:0", "{}"}) {
+    for (const char* fragment : {" ",
+                                 "\n",
+                                 ";",
+                                 "a",
+                                 "[",
+                                 "]",
+                                 "{",
+                                 "}",
+                                 "get",
+                                 "now(",
+                                 ")",
+                                 "\"",
+                                 "'",
+                                 R"({"name": "now"})",
+                                 "[now()]",
+                                 R"({"name": "get", "arguments": {"city": "Ulm"}})",
+                                 "functions.get:0",
+                                 "{}",
+                                 R"({"name": "get", "arguments": {"city": ")",
+                                 R"("}})",
+                                 "<function=now>",
+                                 "</function>",
+                                 "<parameter=city>",
+                                 "</parameter>"}) {
       fragments.emplace_back(fragment);
     }
     std::string text;

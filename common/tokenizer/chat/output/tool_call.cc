@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/json/parse_json.h"
+#include "common/tokenizer/chat/output/tagged_calls.h"
 
 namespace baton::chat {
 namespace {
@@ -11,7 +12,6 @@ namespace {
 using Json = nlohmann::json;
 using Calls = std::vector<ToolCall>;
 
-constexpr size_t kMaxNameBytes = 256;
 // A call without mark shows itself within so many bytes.
 constexpr size_t kBeginningBytes = 256;
 
@@ -187,35 +187,9 @@ std::optional<Calls> KimiCalls(std::string_view body) {
   return OneCall(id, name, arguments);
 }
 
-// Keys and values in marks. A value is a string if the schema says so or if it is no JSON.
-std::optional<Calls> GlmCalls(std::string_view body, const OfferedTools& offered) {
-  constexpr std::string_view kKey = "<arg_key>";
-  const size_t end = std::min(body.find(kKey), body.size());
-  const std::string_view name = Trim(body.substr(0, end));
-  const auto tool = offered.find(name);
-  body.remove_prefix(end);
-  std::string arguments;
-  std::set<std::string> keys;
-  for (body = Trim(body); !body.empty(); body = Trim(body)) {
-    std::string_view key;
-    std::string_view value;
-    std::string_view between;
-    if (!body.starts_with(kKey)) return std::nullopt;
-    body.remove_prefix(kKey.size());
-    if (!Cut(body, "</arg_key>", key, body) || !Cut(body, "<arg_value>", between, body) ||
-        !Trim(between).empty() || !Cut(body, "</arg_value>", value, body)) {
-      return std::nullopt;
-    }
-    key = Trim(key);
-    if (!keys.emplace(key).second) return std::nullopt;
-    const bool is_text =
-        (tool != offered.end() && tool->second.text_parameters.contains(std::string(key))) ||
-        !ParseJson(value, "", DuplicateKeys::kKeepLast).ok();
-    arguments += arguments.empty() ? "" : ", ";
-    arguments +=
-        Json(key).dump() + ": " + (is_text ? Json(value).dump() : std::string(Trim(value)));
-  }
-  return OneCall("", name, "{" + arguments + "}");
+std::optional<Calls> AsCalls(std::optional<ToolCall> call) {
+  if (!call.has_value()) return std::nullopt;
+  return Calls{*std::move(call)};
 }
 
 std::optional<Calls> ParseAny(ToolFormat format, std::string_view body,
@@ -237,7 +211,9 @@ std::optional<Calls> ParseAny(ToolFormat format, std::string_view body,
     case ToolFormat::kKimi:
       return KimiCalls(body);
     case ToolFormat::kGlm:
-      return GlmCalls(body, offered);
+      return AsCalls(ParseGlmCall(body, offered));
+    case ToolFormat::kQwenCoder:
+      return AsCalls(ParseQwenCoderCall(body, offered));
   }
   return std::nullopt;
 }
@@ -283,6 +259,21 @@ std::optional<std::vector<ToolCall>> ParseCalls(ToolFormat format, std::string_v
   });
   if (only_offered && !known) return std::nullopt;
   return calls;
+}
+
+bool EndsInString(ToolFormat format, std::string_view body) {
+  if (format == ToolFormat::kGlm) return GlmEndsInValue(body);
+  if (format == ToolFormat::kQwenCoder) return QwenCoderEndsInValue(body);
+  const size_t begin = body.find('{');
+  if (begin == std::string_view::npos) return false;
+  ValueScanner scanner(/*python=*/false);
+  scanner.End(body.substr(begin));
+  return scanner.in_string();
+}
+
+bool ShowsItsEnd(std::string_view body) {
+  body = Trim(body);
+  return body.ends_with('}') || body.ends_with("```") || body.ends_with("</function>");
 }
 
 Plausible MayBeCall(ToolFormat format, std::string_view beginning) {

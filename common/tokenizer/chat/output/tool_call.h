@@ -13,6 +13,8 @@
 
 namespace baton::chat {
 
+inline constexpr size_t kMaxNameBytes = 256;  // A call of a longer one is malformed.
+
 struct ToolCall {
   std::string id;         // The model's own; empty: it gives none.
   std::string name;       // Not empty.
@@ -34,6 +36,14 @@ std::optional<std::vector<ToolCall>> ParseCalls(ToolFormat format, std::string_v
 // The same for "[f(a=1), g()]".
 std::optional<std::vector<ToolCall>> ParsePythonCalls(std::string_view body);
 
+// Whether `body`, which is malformed and which an end mark follows, breaks off within a string: the
+// mark may be text of it.
+bool EndsInString(ToolFormat format, std::string_view body);
+
+// Whether a body without end mark is a whole one if it is well-formed: it ends with what ends a
+// call, and nothing could follow.
+bool ShowsItsEnd(std::string_view body);
+
 // Whether a text that begins with `beginning` may be a call in a format that needs no mark before
 // it; unknown while there is too little of it.
 enum class Plausible { kNo, kYes, kUnknown };
@@ -47,6 +57,8 @@ class ValueScanner {
   // `text`: the value so far, whose first byte opens a bracket. The offset behind its end, once it
   // is there; text that has been looked at is not looked at again.
   std::optional<size_t> End(std::string_view text);
+  // What has been looked at ends in a string.
+  bool in_string() const { return quote_ != 0; }
 
  private:
   bool python_;  // Strings may stand between ' too.
