@@ -37,7 +37,6 @@ constexpr char kConfigJson[] = "edit config.json in the model directory";
 constexpr char kQuantized[] =
     "Baton reads F32, BF16 and F16 weights; --dtype and --kv-cache-dtype say what they become";
 constexpr char kTextModels[] = "the models served here continue texts";
-constexpr char kNoPrefixCache[] = "there is no prefix cache yet";
 constexpr char kInMemory[] = "everything is in the memory of the host already";
 constexpr char kSeed[] =
     "a request's own \"seed\" makes its text repeatable; without one it is drawn";
@@ -102,10 +101,10 @@ constexpr ForeignFlag kRows[] = {
     Value("pp-async-batch-depth", "stage 0 always plans ahead, by --pipeline-window plans"),
     Value("num-reserved-decode-tokens", kWholeContinuation),
     Value("schedule-conservativeness", "decode reserves before it admits and retracts nothing"),
-    Refused("enable-prefix-caching", kNoPrefixCache),
+    Means("enable-prefix-caching", "disable-radix-cache=false"),
     Means("no-enable-prefix-caching", "disable-radix-cache=true"),
-    Switch("disable-chunked-prefix-cache", kNoPrefixCache),
-    Value("radix-eviction-policy", kNoPrefixCache),
+    Switch("disable-chunked-prefix-cache", "there is no kernel of that kind to turn off"),
+    Value("radix-eviction-policy", "what was unused the longest is given up first", "lru"),
     Switch("enable-cache-report", "usage always has cached_tokens"),
     Value("cpu-offload-gb", kInMemory, "0"),
     Value("swap-space", kInMemory),

@@ -216,7 +216,6 @@ TEST(ForeignFlagsTest, WhatAsksForSomethingElseIsRefused) {
       {{"--dp-size=8"}, "dp-size", "expected 1"},
       {{"--stream-interval=10"}, "stream-interval", "expected 1"},
       {{"--speculative-algorithm=EAGLE"}, "speculative-algorithm", "nothing like it"},
-      {{"--enable-prefix-caching"}, "enable-prefix-caching", "no prefix cache"},
       {{"--watchdog-timeout"}, "watchdog-timeout", "needs a value"},
       {{"--watchdog-timeout", "--port=1"}, "watchdog-timeout", "needs a value"},
       {{"--prefill", "--port=1"}, "prefill", "needs a value"},

@@ -391,7 +391,6 @@ TEST(OptionsTest, RulesOverSeveralOptions) {
       {Worker({"--tp-size=2", "--executor=torch", "--device=cuda"}),
        "tp_size",
        {"got 2", "--device cpu, not cuda", "flag --tp-size"}},
-      {Worker({"--disable-radix-cache=false"}), "disable_radix_cache", {"later version"}},
       {Worker({"--max-prefill-tokens=63"}), "max_prefill_tokens", {"page_size = 64"}},
       {{.args = {"--disaggregation-mode=both"}, .command = Command::kWorker},
        "disaggregation_mode",

@@ -14,22 +14,11 @@
 namespace baton::config {
 namespace {
 
-absl::Status ComesLater(const char* field, const char* what) {
-  return InvalidField(field, absl::StrCat(what, " comes with a later version"));
-}
-
 absl::Status CheckModel(Command command, const v1::Options& options) {
   if (!options.model_path().empty()) return absl::OkStatus();
   const char* const way = command == Command::kServe ? "baton serve DIR" : "--model-path DIR";
   return InvalidField("model_path",
                       absl::StrCat("required: the directory of the model (", way, ")"));
-}
-
-absl::Status CheckLater(const v1::Options& options) {
-  if (!options.disable_radix_cache()) {
-    return ComesLater("disable_radix_cache", "a cache of KV for prompts that begin alike");
-  }
-  return absl::OkStatus();
 }
 
 absl::Status CheckChain(const v1::Options& options) {
@@ -242,7 +231,6 @@ absl::Status Validate(Command command, const v1::Options& options) {
   if (command == Command::kTrace) return CheckTrace(options);
   BATON_RETURN_IF_ERROR(CheckModel(command, options));
   if (command == Command::kModelInfo) return absl::OkStatus();
-  BATON_RETURN_IF_ERROR(CheckLater(options));
   BATON_RETURN_IF_ERROR(CheckColocated(options));
   BATON_RETURN_IF_ERROR(CheckChain(options));
   BATON_RETURN_IF_ERROR(CheckPages(options));

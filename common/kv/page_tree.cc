@@ -47,8 +47,8 @@ PageTree::Match PageTree::Find(const std::string& salt, std::span<const int32_t>
   return match;
 }
 
-void PageTree::AddPins(Node node, int change) {
-  for (Node at = node; at != 0; at = nodes_.at(at).parent) {
+void PageTree::AddPins(Node node, Node until, int change) {
+  for (Node at = node; at != until; at = nodes_.at(at).parent) {
     Entry& entry = nodes_.at(at);
     const bool was_free = entry.pins == 0;
     if (was_free && entry.children == 0) leaves_.erase({entry.used, at});
@@ -63,7 +63,14 @@ void PageTree::AddPins(Node node, int change) {
 void PageTree::Pin(Node node) {
   if (node == 0) return;
   ++nodes_.at(node).holds;
-  AddPins(node, 1);
+  AddPins(node, 0, 1);
+}
+
+void PageTree::MovePin(Node from, Node to) {
+  if (from == to) return;
+  if (from != 0) --nodes_.at(from).holds;
+  ++nodes_.at(to).holds;
+  AddPins(to, from, 1);
 }
 
 void PageTree::Unpin(Node node) {
@@ -72,7 +79,7 @@ void PageTree::Unpin(Node node) {
   BATON_CHECK(entry.holds > 0) << "page " << entry.page << " is not pinned";
   --entry.holds;
   entry.used = ++clock_;  // Pinned, so it is in no list.
-  AddPins(node, -1);
+  AddPins(node, 0, -1);
 }
 
 PageTree::Node PageTree::Insert(const std::string& salt, Node parent,
@@ -106,7 +113,6 @@ void PageTree::Remove(Node node) {
   by_key_.erase(entry.key);
   leaves_.erase({entry.used, node});
   --evictable_;
-  ++evicted_total_;
   if (entry.parent == 0) return;
   Entry& parent = nodes_.at(entry.parent);
   if (--parent.children > 0 || parent.pins > 0) return;

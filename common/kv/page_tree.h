@@ -45,6 +45,8 @@ class PageTree {
   // allowed: nothing is pinned.
   void Pin(Node node);
   void Unpin(Node node);
+  // A pin on `from` becomes one on `to`, which is behind it or the same.
+  void MovePin(Node from, Node to);
 
   // Takes `page`, which holds `tokens` (page_size of them) behind the prefix that ends with
   // `parent` (0: at the beginning), and returns its node. If the tree has another page there, or
@@ -59,9 +61,8 @@ class PageTree {
 
   int pages() const { return static_cast<int>(nodes_.size()); }
   int evictable_pages() const { return evictable_; }
-  // Of the prefix that ends with `node`, pages that only its pin would keep.
+  // Pages of the prefix that ends with `node` that only a pin on it would keep.
   int EvictablePagesOf(Node node) const;
-  uint64_t evicted_total() const { return evicted_total_; }
 
   // Recounts pins, children and leaves.
   absl::Status CheckInvariants() const;
@@ -69,8 +70,8 @@ class PageTree {
  private:
   struct Entry {
     Node parent = 0;
-    uint64_t key = 0;  // Of parent and tokens.
-    std::string salt;  // Of nodes without a parent.
+    uint64_t key = 0;  // By parent and tokens.
+    std::string salt;  // Only of nodes without a parent.
     std::vector<int32_t> tokens;
     int page = 0;
     int children = 0;
@@ -81,7 +82,7 @@ class PageTree {
 
   uint64_t KeyOf(const std::string& salt, Node parent, std::span<const int32_t> tokens) const;
   Node Child(const std::string& salt, Node parent, std::span<const int32_t> tokens) const;
-  void AddPins(Node node, int change);
+  void AddPins(Node node, Node until, int change);  // Up to `until`, which gets none.
   void Remove(Node node);
 
   const size_t page_size_;
@@ -91,7 +92,6 @@ class PageTree {
   Node last_node_ = 0;
   uint64_t clock_ = 0;
   int evictable_ = 0;  // Nodes without pins.
-  uint64_t evicted_total_ = 0;
 };
 
 }  // namespace baton

@@ -23,6 +23,9 @@ inline constexpr double kMaxLogitBias = 100;
 // are held in memory until all are there.
 inline constexpr int64_t kMaxPromptLogprobs = 1 << 19;
 
+// What keeps the cached prefixes of different owners apart.
+inline constexpr size_t kMaxCacheSaltBytes = 256;
+
 // No page is larger: what a peer claims beyond it is refused before anything is allocated.
 inline constexpr int64_t kMaxPageBytes = int64_t{1} << 40;
 

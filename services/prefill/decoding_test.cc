@@ -205,6 +205,46 @@ TEST(DecodingTest, RefusesWhatIsNotForIt) {
   EXPECT_EQ(InstanceOf(status), plain.instance(0).id);
 }
 
+// The same prompt again, and the conversation that goes on, decoded and handed over: what is cached
+// is not computed, and all bytes of it are handed over.
+TEST_P(ColocatedTest, SharesPrefixes) {
+  const auto [stages, ranks] = GetParam();
+  TestChain chain({.stages = stages, .ranks = ranks, .decodes = true, .caches = true});
+  ASSERT_TRUE(chain.WaitReady());
+  std::vector<int32_t> context = TestChain::Prompt(100, 1);
+  std::vector<int> cached;
+  for (const int repeats : {1, 2, 3}) {
+    const Answer answer = Generate(chain, RequestOf(static_cast<uint64_t>(repeats), context, 40));
+    EXPECT_EQ(answer.Text(), TextOf(context, 40)) << answer.status;
+    ASSERT_TRUE(answer.prompt.has_value());
+    cached.push_back(answer.prompt->report().cached_tokens());
+    if (repeats < 2) continue;
+    const std::vector<int32_t> text = answer.Text();
+    context.insert(context.end(), text.begin(), text.end());
+  }
+  EXPECT_EQ(cached,
+            (std::vector<int>{0, 96, 128}));  // 100; the same; with 40 more, 39 of them fed.
+  const Ticket ticket = chain.decode().Grant(static_cast<int>(context.size()));
+  v1::PrefillReport report;
+  const absl::Status status = chain.Run(9, context, ticket, &report);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(report.cached_tokens(), 176);  // All but the last tokens of 180.
+  EXPECT_EQ(chain.decode().Check(ticket, context, stages * ranks), "");
+  EXPECT_TRUE(chain.WaitIdle());
+
+  grpc::ClientContext client;
+  v1::FlushCacheResponse flushed;
+  ASSERT_TRUE(chain.Stub(0)->FlushCache(&client, {}, &flushed).ok());
+  EXPECT_GE(flushed.pages(), 11);
+  v1::StartRequest salted = RequestOf(10, context, 1);
+  EXPECT_EQ(Generate(chain, salted).prompt->report().cached_tokens(), 0);
+  salted.set_attempt_id(11);
+  salted.set_cache_salt("tenant");
+  EXPECT_EQ(Generate(chain, salted).prompt->report().cached_tokens(), 0);
+  salted.set_cache_salt(std::string(257, 's'));
+  EXPECT_EQ(FieldOf(Generate(chain, salted).status), "cache_salt");
+}
+
 TEST(DecodingTest, ACancelledStreamFreesItsPages) {
   TestChain chain({.stages = 2, .page_count = 4096, .decodes = true});
   ASSERT_TRUE(chain.WaitReady());

@@ -113,6 +113,24 @@ grpc::ServerUnaryReactor* PrefillRpc::Abort(grpc::CallbackServerContext* context
   return reactor;
 }
 
+grpc::ServerUnaryReactor* PrefillRpc::FlushCache(grpc::CallbackServerContext* context,
+                                                 const v1::FlushCacheRequest* /*request*/,
+                                                 v1::FlushCacheResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (options_.chain == nullptr) {
+    reactor->Finish(rpc::ToGrpc(NotStage0()));
+    return reactor;
+  }
+  const bool posted = options_.loop->Post([chain = options_.chain, response, reactor] {
+    response->set_pages(chain->FlushCache());
+    reactor->Finish(grpc::Status::OK);
+  });
+  if (!posted) {
+    reactor->Finish(rpc::ToGrpc(Own(absl::UnavailableError("the stage stops or is overloaded"))));
+  }
+  return reactor;
+}
+
 grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* PrefillRpc::Link(
     grpc::CallbackServerContext* /*context*/) {
   links::LinkStream::Callbacks callbacks;

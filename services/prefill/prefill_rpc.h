@@ -38,6 +38,9 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
                                   const v1::PrefillAbortRequest* request,
                                   v1::PrefillAbortResponse* response) override;
+  grpc::ServerUnaryReactor* FlushCache(grpc::CallbackServerContext* context,
+                                       const v1::FlushCacheRequest* request,
+                                       v1::FlushCacheResponse* response) override;
   grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* Link(
       grpc::CallbackServerContext* context) override;
 

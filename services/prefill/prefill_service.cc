@@ -281,6 +281,11 @@ void PrefillService::Publish() {
   if (chain_ != nullptr) {
     const PlannerLoad planner = chain_->load();
     used_pages = planner.owned_pages;
+    parts_.metrics->Set(Metric::kPrefixCachePages, planner.cached_pages);
+    const uint64_t evicted = planner.evicted_pages_total;
+    const uint64_t told = std::exchange(told_evicted_pages_, evicted);
+    parts_.metrics->Increment(Metric::kPrefixCacheEvictedPagesTotal,
+                              static_cast<double>(evicted - told));
     load.set_running_requests(planner.open);
     load.set_queued_requests(planner.queued);
     load.set_queued_tokens(planner.queued_tokens);

@@ -121,9 +121,10 @@ class PrefillService {
   int grpc_port_ = 0;
 
   std::atomic<uint64_t> broken_epoch_{0};
-  bool draining_ = false;       // Loop thread.
-  int64_t housekept_us_ = 0;    // Loop thread.
-  DrainMetrics drain_metrics_;  // Loop thread.
+  bool draining_ = false;            // Loop thread.
+  int64_t housekept_us_ = 0;         // Loop thread.
+  DrainMetrics drain_metrics_;       // Loop thread.
+  uint64_t told_evicted_pages_ = 0;  // Loop thread.
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;

@@ -82,6 +82,7 @@ struct GenerateCall {
   SamplingRequest sampling;
   TextOptions text;
   int64_t timeout_ms = 0;  // From arrival; 0: --request-timeout-ms, which also bounds it.
+  std::string cache_salt;  // Only prompts with the same one share cached KV.
   std::vector<std::string> warnings;  // What the front has to say; comes back in the outcome.
   FieldNames names;
   tracing::TraceContext caller;  // Whose trace it goes on with; "no trace": it begins one.
@@ -193,6 +194,10 @@ class Gateway {
   virtual void Abort(const std::string& request_id, std::function<void(absl::Status)> done) = 0;
   // Ends every running request so; `done` gets their number, on the loop thread.
   virtual void AbortAll(std::function<void(int)> done) = 0;
+
+  // Has every chain give up what it has cached and does not use. `done` gets the number of pages,
+  // or the first error, on any thread.
+  virtual void FlushCache(std::function<void(absl::StatusOr<int>)> done) = 0;
 
   // The ids of a call's prompt as Submit would send them, on the caller's thread; a front that
   // submits one prompt several times, or shows it, asks once. Errors as Submit's of the prompt.

@@ -26,6 +26,7 @@ struct RequestEnd {
   int64_t duration_us = 0;
   int prompt_tokens = 0;
   int completion_tokens = 0;
+  int cached_tokens = 0;  // The prompt's.
   int64_t ttft_us = 0;    // Only if there are completion tokens.
   int64_t decode_us = 0;  // From the first token to the last.
   std::string chain_id;   // The last attempt's; empty if none was paired.

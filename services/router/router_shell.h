@@ -64,6 +64,7 @@ class RouterShell : public Gateway {
   void Cancel(uint64_t call_id) override;
   void Abort(const std::string& request_id, std::function<void(absl::Status)> done) override;
   void AbortAll(std::function<void(int)> done) override;
+  void FlushCache(std::function<void(absl::StatusOr<int>)> done) override;
   absl::StatusOr<std::vector<int32_t>> Encode(const GenerateCall& call) const override;
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text,
                                                 bool add_special_tokens) const override;

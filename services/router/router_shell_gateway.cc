@@ -125,6 +125,7 @@ absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t a
   request.request_id =
       call.request_id.empty() ? "req-" + RandomHex(12) : std::move(call.request_id);
   request.endpoint = call.endpoint;
+  request.cache_salt = std::move(call.cache_salt);
   request.sampling = ResolveSampling(call.sampling, static_cast<int>(request.prompt_ids.size()),
                                      EntropySeed(), limits_);
   const int64_t timeout_ms = call.timeout_ms > 0
@@ -177,6 +178,21 @@ void RouterShell::Abort(const std::string& request_id, std::function<void(absl::
   const bool posted = loop_.Post([this, rpc_id, request_id, done]() mutable {
     status_calls_[rpc_id] = std::move(done);
     Dispatch(AbortCalled{rpc_id, request_id});
+  });
+  if (!posted) done(absl::UnavailableError("the router is shutting down"));
+}
+
+void RouterShell::FlushCache(std::function<void(absl::StatusOr<int>)> done) {
+  const bool posted = loop_.Post([this, done] {
+    std::vector<InstanceRef> chains;
+    for (const Worker& worker : core_.membership().Workers()) {
+      const WorkerInfo& info = worker.info;
+      const bool plans = info.role == Role::kPrefill && info.pp_rank == 0 &&
+                         info.tensor_rank.rank == 0 &&
+                         info.fingerprint.protocol_version >= kCachedTokensVersion;
+      if (plans) chains.push_back(info.instance);
+    }
+    legs_->FlushCaches(chains, done);
   });
   if (!posted) done(absl::UnavailableError("the router is shutting down"));
 }

@@ -123,6 +123,7 @@ Outcome Session::MakeOutcome(const FinishCall& finish, int64_t now_us) {
   outcome.matched_stop = matched_stop_.value_or("");
   outcome.usage.set_prompt_tokens(prompt_tokens_);
   outcome.usage.set_completion_tokens(completion_tokens_);
+  outcome.usage.set_cached_tokens(report_.cached_tokens());
   v1::RequestTiming& timing = outcome.timing;
   timing.set_queue_us((paired_us_ == 0 ? now_us : paired_us_) - request_.arrival_us);
   if (first_token_us_ > 0) timing.set_ttft_us(first_token_us_ - request_.arrival_us);
@@ -160,6 +161,7 @@ RequestEnd Session::EndOf(const FinishCall& finish, int64_t now_us) const {
   end.duration_us = now_us - request_.arrival_us;
   end.prompt_tokens = prompt_tokens_;
   end.completion_tokens = completion_tokens_;
+  end.cached_tokens = report_.cached_tokens();
   end.ttft_us = first_token_us_ - request_.arrival_us;
   end.decode_us = last_token_us_ - first_token_us_;
   end.chain_id = finish.chain_id;

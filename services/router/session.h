@@ -27,10 +27,11 @@ struct SessionRequest {
   Endpoint endpoint = Endpoint::kGenerate;
   std::vector<int32_t> prompt_ids;
   v1::SamplingParams sampling;  // Complete.
-  bool clip = false;            // max_tokens is a default, so fewer will do.
-  std::string length_note;      // What to tell if it ends by its length; empty: nothing.
-  FieldNames names;             // For errors that come later.
-  bool prompt_only = false;     // max_tokens was 0: the one token that runs is not told.
+  std::string cache_salt;
+  bool clip = false;         // max_tokens is a default, so fewer will do.
+  std::string length_note;   // What to tell if it ends by its length; empty: nothing.
+  FieldNames names;          // For errors that come later.
+  bool prompt_only = false;  // max_tokens was 0: the one token that runs is not told.
   TextOptions text;
   std::vector<std::string> warnings;
   int64_t arrival_us = 0;

@@ -48,7 +48,7 @@ void TrafficLog::LogEnd(const RequestEnd& end) {
           {"finish", FinishName(end)},
           {"tokens_in", int64_t{end.prompt_tokens}},
           {"tokens_out", int64_t{end.completion_tokens}},
-          {"cached", int64_t{0}},  // No prefix is reused in this version.
+          {"cached", int64_t{end.cached_tokens}},
           {"ttft_ms", end.completion_tokens > 0 ? Milliseconds(end.ttft_us) : kNone},
           {"tpot_ms", after_first > 0 ? Milliseconds(end.decode_us) / after_first : kNone},
           {"e2e_ms", Milliseconds(end.duration_us)},

@@ -290,6 +290,11 @@ absl::Status CheckCall(const GenerateCall& call, const RequestLimits& limits) {
   if (call.timeout_ms < 0) {
     return InvalidField("timeout_ms", absl::StrCat("must not be negative, is ", call.timeout_ms));
   }
+  if (call.cache_salt.size() > kMaxCacheSaltBytes) {
+    return InvalidField("cache_salt",
+                        absl::StrCat("has ", call.cache_salt.size(), " bytes, at most ",
+                                     kMaxCacheSaltBytes, " are taken"));
+  }
   BATON_RETURN_IF_ERROR(CheckSampling(call.sampling, call.names, limits));
   return CheckPrompt(call, limits);
 }

@@ -21,7 +21,7 @@ def started(stack, directory, slices):
     logs = pathlib.Path(directory) / slices
     logs.mkdir()
     return stack.enter_context(clusters.Cluster(str(MODEL), logs, stages=2, ranks=2,
-                                                prefill_flags=[f"--pp-send-slice={slices}"]))
+                                                prefill_flags=[f"--pp-send-slice={slices}", "--disable-radix-cache"]))
 
 
 def bytes_sent(cluster):

@@ -37,7 +37,7 @@ def timed_cluster(directory, profile_path, stages, prefill_flags, traces=None, k
     shared = ["--timed-profile", profile_path, *(["--otlp-traces-endpoint", traces] if traces else [])]
     flags = ["--executor", "timed", *shared, "--kv-cache-tokens", kv_tokens, "--memory-check", "off"]
     return clusters.Cluster(str(MODEL), directory, stages=stages, flags=flags, router_flags=shared,
-                            prefill_flags=prefill_flags)
+                            prefill_flags=[*prefill_flags, "--disable-radix-cache"])
 
 
 def timing_of(client, prompt):

@@ -68,6 +68,7 @@ class PlannerAccount {
   void Hear(const prefill::StageRequestClosed& event);
   void Hear(const prefill::DrainBegan& event);
   void Hear(const prefill::Tick&) {}
+  void Hear(const prefill::FlushCache& /*event*/) {}  // Nothing is cached here.
   void HearTime();
   void MustEnd(uint64_t attempt_id, Cause cause) { ends_due_.try_emplace(attempt_id, cause); }
 

@@ -58,6 +58,7 @@ class PlannerWitness {
   void Hear(const prefill::StageRequestClosed& event);
   void Hear(const prefill::DrainBegan& event);
   void Hear(const prefill::Tick& event);
+  void Hear(const prefill::FlushCache& /*event*/) {}  // Nothing is cached here.
 
   void See(const prefill::IssuePlan& action);
   void See(const prefill::FinishRequest& action);

@@ -43,9 +43,10 @@ class Client:
     def __exit__(self, *_):
         self.close()
 
-    def request(self, prompt, **sampling):
-        """A GenerateRequest of text or token ids; keywords are SamplingParams'."""
-        message = stubs.inference.GenerateRequest(sampling=stubs.common.SamplingParams(**sampling))
+    def request(self, prompt, cache_salt="", **sampling):
+        """A GenerateRequest of text or token ids; other keywords are SamplingParams'."""
+        message = stubs.inference.GenerateRequest(sampling=stubs.common.SamplingParams(**sampling),
+                                                  cache_salt=cache_salt)
         if isinstance(prompt, str):
             message.text = prompt
         else:

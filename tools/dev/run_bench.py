@@ -23,6 +23,7 @@ BENCHES = {
     "chain": ("//tests/bench:chain", "bound, timed, pipeline, simulate, admission and load: what they must reach",
               "script"),
     "checksum": ("//common/base:checksum_benchmark", "hashing activations, by the widest instructions", "google"),
+    "colocated": ("//services/baton", "chains that decode: time between tokens, prefixes, beside a pair", "script"),
     "cpu": ("//services/baton", "a timed profile of this processor, fitted to real chunks and steps", "script"),
     "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
     "hops": ("//services/baton", "where the milliseconds go that `timed` finds added, by spans", "script"),

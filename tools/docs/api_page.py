@@ -144,7 +144,8 @@ def documented_routes():
 def routes_in_code():
     """{path} of every route that the handler adds."""
     code = HTTP_ROUTES.read_text(encoding="utf-8")
-    body = code[code.index("void OpenAiHandler::AddOpen"):code.index("void OpenAiHandler::AddGuarded")]
+    body = code[code.index("kAbsent"):code.index("};", code.index("kAbsent"))]
+    body += code[code.index("void OpenAiHandler::AddOpen"):code.index("void OpenAiHandler::AddGuarded")]
     return set(re.findall(r"\"(/[\w/]*)\"", body)) | ({"/v1/models/NAME"} if "kModelPrefix" in body else set())
 
 

@@ -28,6 +28,11 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   wiring.security = options_.security;
   links::ChainWiring::Callbacks callbacks;
   callbacks.begin_own = [this](const links::Hello& hello) {
+    knows_cached_tokens_ =
+        std::all_of(hello.members.begin(), hello.members.end(), [this](const KvWriter& member) {
+          return member.instance == options_.place.self.instance ||
+                 options_.peers->ProtocolOf(member.instance) >= kCachedTokensVersion;
+        });
     stage_layers_.clear();
     for (const KvWriter& member : hello.members) {
       if (member.tensor_rank.rank == 0) stage_layers_.push_back(member.layers.size());
@@ -45,7 +50,7 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   callbacks.on_up = [this](uint64_t epoch, int page_count) {
     measured_[0] = options_.measured();
     Handle(ChainUp{epoch, options_.place.stages, page_count, stage_layers_, KnownCosts(),
-                   options_.place.ranks()});
+                   options_.place.ranks(), knows_cached_tokens_});
   };
   callbacks.on_down = [this](const absl::Status& reason) {
     options_.stage->EndEpoch(reason);
@@ -129,6 +134,8 @@ void ChainShell::Begin(prefill::Start start, Call call) {
   event.deadline_us = now_us + start.timeout_ms * 1000;
   event.prompt_logprobs = start.prompt->sampler.prompt_logprobs();
   event.stop = start.prompt->sampler.stop_rule();
+  event.tokens = {start.prompt, &start.prompt->tokens};
+  event.cache_salt = std::move(start.cache_salt);
   call.prompt = std::move(start.prompt);
   call.begun_us = now_us;
   calls_[start.attempt_id] = std::move(call);
@@ -152,6 +159,12 @@ void ChainShell::Cancel(const std::shared_ptr<worker::TokenStream>& stream) {
 
 void ChainShell::Abort(uint64_t attempt_id, const std::string& reason) {
   Handle(AbortRequested{attempt_id, absl::CancelledError(reason.empty() ? "aborted" : reason)});
+}
+
+int ChainShell::FlushCache() {
+  const int before = planner_.load().cached_pages;
+  Handle(prefill::FlushCache{});
+  return before - planner_.load().cached_pages;
 }
 
 void ChainShell::OnView(const std::vector<worker::PeerWorker>& workers) {
@@ -248,6 +261,7 @@ void ChainShell::ObservePrompt(const Call& call, const PrefillOutcome& outcome) 
   options_.metrics->Observe(Metric::kPrefillSeconds,
                             static_cast<double>(NowUs() - call.begun_us) * 1e-6);
   options_.metrics->Observe(Metric::kRequestChunks, static_cast<double>(outcome.chunks.size()));
+  options_.metrics->Increment(Metric::kCachedPromptTokensTotal, outcome.cached_tokens);
 }
 
 void ChainShell::Perform(const PromptDone& action) {

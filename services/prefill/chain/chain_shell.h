@@ -107,6 +107,7 @@ class ChainShell {
   void Cancel(const std::shared_ptr<StartCall>& call);
   void Cancel(const std::shared_ptr<worker::TokenStream>& stream);
   void Abort(uint64_t attempt_id, const std::string& reason);
+  int FlushCache();  // Returns the number of pages that are free by that.
   void OnView(const std::vector<worker::PeerWorker>& workers);
 
   // Does what is due; returns when it is next.
@@ -157,7 +158,8 @@ class ChainShell {
   std::map<uint64_t, Call> calls_;          // By attempt; not yet answered.
   std::string missing_costs_;               // As was said last.
   std::unique_ptr<ProfileKeeper> profile_;  // Null: --chunk-profile names none.
-  // By stage, for the epoch that was tried last.
+  // For the epoch that was tried last; by stage.
+  bool knows_cached_tokens_ = false;
   std::vector<int> stage_layers_;
   std::vector<std::optional<KnownCost>> measured_;
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};

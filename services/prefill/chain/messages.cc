@@ -60,6 +60,7 @@ absl::StatusOr<PlanOpen> OpenFromProto(const v1::PlanOpen& proto, const PlanBoun
   } else {
     open.decoded_prompt_tokens = proto.prompt_tokens();
   }
+  open.cached_tokens = proto.cached_tokens();
   BATON_RETURN_IF_ERROR(InRange(open.prompt_tokens(), 1, bounds.max_context_tokens,
                                 field + (open.ticket ? ".ticket" : "") + ".prompt_tokens"));
   if (open.ticket && proto.pages_size() != open.ticket->prompt_pages) {
@@ -109,6 +110,11 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
   }
   BATON_RETURN_IF_ERROR(InRange(proto.timeout_ms(), int64_t{1}, kMaxTimeoutMs, "timeout_ms"));
   start.timeout_ms = proto.timeout_ms();
+  if (proto.cache_salt().size() > kMaxCacheSaltBytes) {
+    return InvalidField("cache_salt", absl::StrCat(proto.cache_salt().size(), " bytes, at most ",
+                                                   kMaxCacheSaltBytes));
+  }
+  start.cache_salt = proto.cache_salt();
   start.prompt = std::make_shared<PromptContext>(
       PromptContext{{ids.begin(), ids.end()}, proto.sampling(), std::move(sampler), trace});
   return start;
@@ -132,6 +138,7 @@ v1::Plan ToProto(const PlanWithContexts& plan, bool embeds) {
     out.set_attempt_id(open.attempt_id);
     if (open.ticket) *out.mutable_ticket() = rpc::ToProto(*open.ticket);
     out.set_prompt_tokens(open.decoded_prompt_tokens);
+    out.set_cached_tokens(open.cached_tokens);
     out.mutable_pages()->Add(open.pages.begin(), open.pages.end());
     const PromptContext& context = *plan.opens.at(open.attempt_id);
     *out.mutable_sampling() = context.sampling;
@@ -325,6 +332,7 @@ v1::StartResponse ToProto(const PrefillOutcome& outcome) {
   report.set_kv_bytes(outcome.kv_bytes);
   report.set_kv_transfer_us(outcome.kv_transfer_us);
   report.set_kv_exposed_us(outcome.kv_exposed_us);
+  report.set_cached_tokens(outcome.cached_tokens);
   for (const SampledToken& token : outcome.prompt_tokens) {
     *response.add_prompt_tokens() = ToProto(token);
   }

@@ -39,6 +39,7 @@ struct Start {
   PromptContextPtr prompt;
   std::optional<Ticket> ticket;  // None: the chain is to decode it.
   int64_t timeout_ms = 0;
+  std::string cache_salt;
 };
 
 // `trace` is what the stages' spans of the request are below.

@@ -42,6 +42,7 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   epoch = event.epoch;
   // Every stage was quiet when it accepted the epoch, so all pages of the older one are free.
   pool.emplace(event.page_count);
+  if (limits.caches && event.knows_cached_tokens) tree.emplace(limits.page_size);
   issued = 0;
   done.assign(static_cast<size_t>(event.stages), 0);
   tallies.assign(static_cast<size_t>(event.stages), RankTally(event.ranks));
@@ -69,6 +70,7 @@ void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
   ready.clear();
   plans.clear();
   done.clear();
+  tree.reset();
   pool.reset();
 }
 
@@ -127,6 +129,10 @@ void ChainPlanner::State::On(const StartRequested& event, int64_t now_us) {
   request.prompt_logprobs = event.prompt_logprobs;
   request.stop = event.stop;
   request.token_limit = TokenLimitOf(event);
+  if (tree.has_value()) {
+    request.tokens = event.tokens;
+    request.cache_salt = event.cache_salt;
+  }
   request.arrived_us = now_us;
   Enqueue(event.attempt_id);
   deadlines.emplace(event.deadline_us, event.attempt_id);
@@ -283,7 +289,7 @@ void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
   }
   if (DoneEverywhere() < request.last_plan) return;
   if (!request.finished) Finish(attempt_id, request, request.CheckPromptTokens());
-  pool->Free(request.pages);
+  ReleasePages(request);
   std::erase(open, attempt_id);
   std::erase(aborts_due, attempt_id);
   requests.erase(attempt_id);
@@ -358,9 +364,13 @@ PlannerLoad ChainPlanner::load() const {
   load.open = static_cast<int>(state_->open.size());
   load.queued_tokens = state_->UnplannedTokens();
   if (state_->pool.has_value()) {
-    load.free_pages = state_->pool->free_pages();
-    load.owned_pages = state_->pool->owned_pages();
+    load.free_pages = state_->AvailablePages();
+    load.owned_pages = state_->pool->page_count() - load.free_pages;
   }
+  if (state_->tree.has_value()) {
+    load.cached_pages = state_->tree->pages();
+  }
+  load.evicted_pages_total = state_->evicted_pages_total;
   load.plans_in_flight = static_cast<int>(state_->plans.size());
   for (const uint64_t attempt_id : state_->open) {
     const State::Request& request = state_->requests.at(attempt_id);

@@ -14,6 +14,9 @@
 // so that an open one never waits for pages. The oldest waiting one is overtaken only by prompts
 // that leave pages and a place for it.
 //
+// KV outlives its request (planner_cache.cc): a prompt that begins with pages that are cached has
+// them from the beginning, and its chunks begin behind them.
+//
 // The oldest open prompt with tokens left leads: it fills the plans, and the next oldest fills what
 // it leaves of its last one. But while there are shorter ones (less to compute than the leader),
 // open or waiting, half of each plan goes to them, the shortest first. So, in whole pages of what
@@ -42,6 +45,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -90,6 +94,7 @@ struct PlannerLimits {
   // but a page at least. 0, or while costs are not known: it has as many as without them.
   int64_t target_itl_us = 0;
   bool decodes = false;  // Requests may come without a ticket.
+  bool caches = false;   // KV of finished requests is kept for prompts that begin alike.
 };
 
 // How plans are cut by them: whole prompts are still bounded by the longest, as buffers are.
@@ -104,6 +109,7 @@ struct ChainUp {  // Every stage is linked and ready under `epoch`.
   // By stage, or empty: nothing is known. Heeded where nothing was learned of these stages.
   std::vector<KnownCost> known_costs;
   int ranks = 1;  // Processes of each stage: it is done with what all of them are done with.
+  bool knows_cached_tokens = true;  // All of them; nothing is cached in this epoch if not.
 };
 struct ChainDown {  // A link broke or a member left: everything in the chain ends with `reason`.
   absl::Status reason;  // Carries leg "prefill" and the instance.
@@ -115,6 +121,9 @@ struct StartRequested {
   int64_t deadline_us = kNeverUs;
   bool prompt_logprobs = false;  // The outcome has them for every token but the first.
   StopRule stop;                 // Without a ticket.
+  // The prompt, for the prefix cache; null: it is not looked up, and not kept.
+  std::shared_ptr<const std::vector<int32_t>> tokens = nullptr;
+  std::string cache_salt = {};  // Prompts with different ones share nothing.
 };
 struct AbortRequested {  // Unknown attempts are ignored: an abort may come after the end.
   uint64_t attempt_id = 0;
@@ -137,9 +146,11 @@ struct StageRequestClosed {  // Not OK: the stage gave the request up (its KV co
 struct DrainBegan {
   int64_t deadline_us = kNeverUs;
 };
+// Gives up the cached pages that no open request uses.
+struct FlushCache {};
 struct Tick {};
 using PlannerEvent = std::variant<ChainUp, ChainDown, StartRequested, AbortRequested, StagePlanDone,
-                                  StageRequestClosed, DrainBegan, Tick>;
+                                  StageRequestClosed, DrainBegan, FlushCache, Tick>;
 
 // ---- Actions ----
 struct IssuePlan {  // To every stage, stage 0 included, in this order.
@@ -153,6 +164,7 @@ struct ChunkTiming {
 struct PrefillOutcome {
   std::vector<ChunkTiming> chunks;
   std::vector<SampledToken> prompt_tokens;  // With prompt_logprobs: from the prompt's second on.
+  int cached_tokens = 0;                    // The prompt's first: their KV was there.
   int64_t queue_us = 0;
   int64_t compute_us = 0;
   int64_t kv_bytes = 0;
@@ -175,7 +187,7 @@ struct FinishRequest {
   uint64_t attempt_id = 0;
   absl::Status status;
   PrefillOutcome outcome;  // As far as it came, and PromptDone has not told it.
-  FinishReason reason = FinishReason::kLength;  // Of what the chain has decoded to its end.
+  FinishReason reason = FinishReason::kLength;  // Why the chain ended what it decoded.
 };
 // The stage does not get on, though its links stand: what was sent to it is lost. Ends the epoch.
 struct FailChain {
@@ -212,9 +224,11 @@ struct PromptProgress {
 struct PlannerLoad {
   int queued = 0;
   int open = 0;
-  int64_t queued_tokens = 0;  // Not yet planned.
-  int free_pages = 0;
-  int owned_pages = 0;
+  int64_t queued_tokens = 0;         // Not yet planned.
+  int free_pages = 0;                // Those that the cache would give up are free,
+  int owned_pages = 0;               // and not owned.
+  int cached_pages = 0;              // All of the cache, also what open requests use.
+  uint64_t evicted_pages_total = 0;  // By the cache, for pages that a prompt lacked.
   int plans_in_flight = 0;
   std::vector<PromptProgress> prompts;  // At most max_open_requests.
 };

@@ -23,6 +23,8 @@ struct PlanOpen {
   // The chain's, for the whole prompt and what the chain decodes; the same ids on every stage.
   std::vector<int> pages;
   int decoded_prompt_tokens = 0;  // Without a ticket, which says them.
+  // Tokens of the prompt whose KV is in the first pages already: whole pages, and not all.
+  int cached_tokens = 0;
 
   int prompt_tokens() const { return ticket ? ticket->prompt_tokens : decoded_prompt_tokens; }
 };

@@ -113,6 +113,7 @@ void ChainPlanner::State::TakeToken(uint64_t attempt_id, Request& request,
   const bool stops = request.stop.Stops(request.drawn, token.token);
   ++request.drawn;
   request.last_token = token.token;
+  if (request.tokens != nullptr) request.text.push_back(token.token);
   Emit(DeliverToken{attempt_id, token});
   if (!stops && request.drawn < request.token_limit) {
     ready.push_back(attempt_id);

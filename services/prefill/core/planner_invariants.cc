@@ -7,7 +7,7 @@
 
 namespace baton::prefill {
 
-// I1: every page is free or belongs to exactly one open request.
+// I1: every page is free or belongs to exactly one open request, or to the cache.
 absl::Status ChainPlanner::State::CheckPages() const {
   BATON_RETURN_IF_ERROR(pool->CheckInvariants());
   std::vector<bool> seen(static_cast<size_t>(pool->page_count()), false);
@@ -18,13 +18,18 @@ absl::Status ChainPlanner::State::CheckPages() const {
       return absl::InternalError(absl::StrCat("I1: attempt ", attempt_id, " owns ",
                                               request.pages.size(), " pages, not ", expected));
     }
-    for (const int page : request.pages) {
+    for (int i = request.tree_pages; i < expected; ++i) {
+      const int page = request.pages[static_cast<size_t>(i)];
       if (seen[static_cast<size_t>(page)]) {
         return absl::InternalError(absl::StrCat("I1: page ", page, " has two owners"));
       }
       seen[static_cast<size_t>(page)] = true;
     }
-    owned += expected;
+    owned += expected == 0 ? 0 : expected - request.tree_pages;
+  }
+  if (tree.has_value()) {
+    BATON_RETURN_IF_ERROR(tree->CheckInvariants());
+    owned += tree->pages();
   }
   if (owned == pool->owned_pages()) return absl::OkStatus();
   return absl::InternalError(

@@ -25,13 +25,15 @@ void ChainPlanner::State::Dequeue(uint64_t attempt_id) {
 }
 
 bool ChainPlanner::State::HasRoomFor(int pages) const {
-  return pages <= pool->free_pages() && static_cast<int>(open.size()) < limits.max_open_requests;
+  return pages <= AvailablePages() && static_cast<int>(open.size()) < limits.max_open_requests;
 }
 
 bool ChainPlanner::State::MayAdmitOldest() const {
-  const int pages = PagesOf(queue.front());
-  if (pages > pool->free_pages()) Covered<"planner: the oldest prompt waits for pages">();
-  return HasRoomFor(pages);
+  if (HasRoomFor(PagesOf(queue.front())) || FitsWithItsMatch(queue.front())) return true;
+  if (PagesOf(queue.front()) > AvailablePages()) {
+    Covered<"planner: the oldest prompt waits for pages">();
+  }
+  return false;
 }
 
 // What it takes is not what the oldest one waits for.
@@ -39,15 +41,13 @@ bool ChainPlanner::State::MayOvertake(uint64_t attempt_id) const {
   if (attempt_id == queue.front()) return MayAdmitOldest();
   const int oldest = PagesOf(queue.front());
   const int pages = PagesOf(attempt_id);
-  return pages + oldest <= pool->free_pages() &&
+  return pages + oldest <= AvailablePages() &&
          static_cast<int>(open.size()) + 1 < limits.max_open_requests;
 }
 
-// Opens a waiting request; there is room for it.
+// Opens a waiting request, which has taken its match; there is room for it.
 void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us) {
   Request& request = requests.at(attempt_id);
-  std::optional<std::vector<int>> pages = pool->Allocate(PagesOf(attempt_id));
-  BATON_CHECK(pages.has_value()) << "attempt " << attempt_id << " is admitted without pages";
   if (attempt_id != queue.front()) Covered<"planner: a short prompt overtakes a long one">();
   Dequeue(attempt_id);
   const auto younger = std::find_if(open.begin(), open.end(), [&](uint64_t other) {
@@ -55,12 +55,14 @@ void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us)
   });
   open.insert(younger, attempt_id);
   request.open = true;
-  request.pages = *std::move(pages);
+  AllocatePages(attempt_id);
   request.closed.assign(done.size() * static_cast<size_t>(ranks), false);
   request.first_plan_us = now_us;
   request.outcome.queue_us = now_us - request.arrived_us;
+  request.outcome.cached_tokens = request.planned_tokens;
   plan.opens.push_back({attempt_id, request.ticket, request.pages,
-                        request.ticket.has_value() ? 0 : request.prompt_tokens});
+                        request.ticket.has_value() ? 0 : request.prompt_tokens,
+                        request.planned_tokens});
 }
 
 absl::Status ChainPlanner::State::CheckQueue() const {

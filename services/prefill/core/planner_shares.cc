@@ -124,6 +124,7 @@ double ChainPlanner::State::ShareWithShorter(uint64_t leader, double credit, dou
     const uint64_t shortest = runs ? *next_running++ : *waiting;
     most_kept = NextPagePrice(shortest);
     if (spent == 0 && credit >= most_kept) share = std::max(share, most_kept);
+    if (!runs) TakeMatch(shortest);
     const double kept = std::max(budget - share, 0.0);  // For the leader, which needs room, too.
     const double price = Give(shortest, share - spent, room_tokens - static_cast<int>(kept));
     if (price == 0) break;
@@ -142,6 +143,7 @@ void ChainPlanner::State::FillInOrder(double budget, Plan& plan, int64_t now_us)
     const uint64_t* first = NextLeader();
     if (first == nullptr) return;
     const uint64_t attempt_id = *first;
+    if (!requests.at(attempt_id).open) TakeMatch(attempt_id);
     const double price = Give(attempt_id, budget, room_tokens);
     if (price == 0) return;
     if (!requests.at(attempt_id).open) Admit(attempt_id, plan, now_us);
@@ -152,6 +154,7 @@ void ChainPlanner::State::FillInOrder(double budget, Plan& plan, int64_t now_us)
 void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
   const uint64_t* first = NextLeader();
   if (first == nullptr) return;
+  if (!requests.at(*first).open) TakeMatch(*first);
   double budget = SetBudget(*first);
   const double credit = budget / kShorterShare;
   if (OldestBegins()) {
@@ -189,6 +192,7 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
     item.final = request.fully_planned() && request.ticket.has_value();
     item.draws = request.fully_planned() && !request.ticket.has_value();
     plan.items.push_back(item);
+    KeepPlanned(request);
   }
   if (!plan.items.empty() || !plan.aborts.empty()) plans.push_back(RecordOf(plan));
   return plan;

@@ -10,6 +10,8 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "common/chunking/cost_fit.h"
 #include "common/chunking/stage_cost.h"
 #include "common/kv/block_pool.h"
+#include "common/kv/page_tree.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/plan.h"
 
@@ -81,7 +84,7 @@ struct ChainPlanner::State {
     bool finished = false;      // FinishRequest is out; stays until the stages have closed it.
     bool abort_issued = false;  // In a plan.
     std::vector<int> pages;
-    int planned_tokens = 0;
+    int planned_tokens = 0;    // The cached ones among them.
     int computed_tokens = 0;   // By the last stage.
     int given_tokens = 0;      // In the plan that is being built.
     uint64_t last_plan = 0;    // The last one that names it.
@@ -92,6 +95,15 @@ struct ChainPlanner::State {
     int token_limit = 0;  // New tokens: max_tokens, or what the context leaves.
     int drawn = 0;
     int32_t last_token = 0;
+
+    // The prefix cache.
+    std::shared_ptr<const std::vector<int32_t>> tokens;  // Null: it has no part in it.
+    std::string cache_salt;
+    std::vector<int32_t> text;   // What was drawn, if its pages are to be kept.
+    PageTree::Match match;       // While it waits: what it would have, not pinned.
+    PageTree::Node prefix = 0;   // Its last page that is in the tree.
+    int tree_pages = 0;          // The first so many of `pages` belong to the tree.
+    bool other_in_tree = false;  // The tree has another page in place of its next one.
 
     // Since when the stages have only to close it, and no caller waits for it.
     int64_t over_us = kNeverUs;
@@ -116,7 +128,7 @@ struct ChainPlanner::State {
     std::vector<int64_t> done_us;
     std::vector<int64_t> compute_us;
     std::vector<uint64_t> draws;       // Attempts: of these the last stage draws a token.
-    PlanWork work;                     // Of all items,
+    PlanWork work;                     // All items,
     bool has_chunks = false;           // of which some are chunks.
     std::vector<double> predicted_us;  // By stage; empty if costs were not known.
   };
@@ -165,6 +177,17 @@ struct ChainPlanner::State {
   bool MayOvertake(uint64_t attempt_id) const;
   void Admit(uint64_t attempt_id, Plan& plan, int64_t now_us);
   absl::Status CheckQueue() const;
+
+  // planner_cache.cc
+  void On(const FlushCache& event, int64_t now_us);
+  int AvailablePages() const;  // Free, or given up by the cache.
+  bool FitsWithItsMatch(uint64_t attempt_id) const;
+  PageTree::Match MatchOf(const Request& request) const;
+  void TakeMatch(uint64_t attempt_id);
+  void AllocatePages(uint64_t attempt_id);
+  void KeepPages(Request& request, std::span<const int32_t> tokens);
+  void KeepPlanned(Request& request);
+  void ReleasePages(Request& request);
 
   // planner_decoding.cc
   absl::Status CheckDecoded(const StartRequested& event) const;
@@ -228,6 +251,8 @@ struct ChainPlanner::State {
   absl::Status down_reason = absl::UnavailableError("its stages have not been linked yet");
   uint64_t epoch = 0;
   std::optional<BlockPool> pool;
+  std::optional<PageTree> tree;  // Its pages are owned in the pool.
+  uint64_t evicted_pages_total = 0;
   uint64_t issued = 0;             // Number of the last plan.
   std::vector<uint64_t> done;      // By stage: number of the last plan that it is done with.
   std::vector<RankTally> tallies;  // By stage.

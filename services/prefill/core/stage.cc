@@ -45,6 +45,7 @@ void Stage::State::DropEpoch() {
   last_input = 0;
   plans.clear();
   requests.clear();
+  page_users.clear();
   inputs.clear();
   to_pass.clear();
   uncredited.clear();
@@ -100,6 +101,16 @@ absl::Status Stage::State::CheckItem(const Plan& plan, const PlanItem& item) con
       named.planned_tokens, " of ", named.prompt_tokens, " in ", named.pages.size(), " pages"));
 }
 
+absl::Status Stage::State::CheckOpen(const Plan& plan, const PlanOpen& open) const {
+  const int cached = open.cached_tokens;
+  if (cached >= 0 && cached % options.page_size == 0 && cached < open.prompt_tokens()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat("plan ", plan.number, " has ", cached,
+                                                    " tokens of attempt ", open.attempt_id,
+                                                    " cached, of ", open.prompt_tokens()));
+}
+
 absl::Status Stage::State::CheckPlan(const Plan& plan) const {
   if (plan.epoch != epoch) {
     return absl::FailedPreconditionError(
@@ -117,6 +128,7 @@ absl::Status Stage::State::CheckPlan(const Plan& plan) const {
   }
   std::set<uint64_t> opened;
   for (const PlanOpen& open : plan.opens) {
+    BATON_RETURN_IF_ERROR(CheckOpen(plan, open));
     if (requests.count(open.attempt_id) == 0 && opened.insert(open.attempt_id).second) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("plan ", plan.number, " opens attempt ", open.attempt_id, " again"));
@@ -147,6 +159,7 @@ Stage::State::Request Stage::State::RequestOf(const PlanOpen& open) const {
   request.ticket = open.ticket;
   request.prompt_tokens = open.prompt_tokens();
   request.pages = open.pages;
+  request.planned_tokens = open.cached_tokens;
   request.writes_kv = open.ticket.has_value() && WritesTo(*open.ticket);
   request.report.attempt_id = open.attempt_id;
   return request;
@@ -154,7 +167,10 @@ Stage::State::Request Stage::State::RequestOf(const PlanOpen& open) const {
 
 void Stage::State::Accept(const Plan& plan) {
   last_number = plan.number;
-  for (const PlanOpen& open : plan.opens) requests[open.attempt_id] = RequestOf(open);
+  for (const PlanOpen& open : plan.opens) {
+    requests[open.attempt_id] = RequestOf(open);
+    for (const int page : open.pages) ++page_users[page];
+  }
   for (const PlanItem& item : plan.items) {
     requests[item.attempt_id].planned_tokens = item.token_begin + item.token_count;
   }
@@ -352,11 +368,7 @@ bool Stage::Quiet() const {
   return state_->under_way.empty() && state_->passing.empty() && state_->sends.empty();
 }
 
-int Stage::held_pages() const {
-  size_t pages = 0;
-  for (const auto& [attempt_id, request] : state_->requests) pages += request.pages.size();
-  return static_cast<int>(pages);
-}
+int Stage::held_pages() const { return static_cast<int>(state_->page_users.size()); }
 
 bool Stage::AtRest() const {
   return Quiet() && state_->requests.empty() && state_->plans.empty() && state_->inputs.empty() &&

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -23,7 +24,8 @@ struct Stage::State {
     int prompt_tokens = 0;
     std::vector<int> pages;
     bool writes_kv = true;   // This rank, to any of the ticket's.
-    int planned_tokens = 0;  // In the plans that have arrived.
+    int planned_tokens = 0;  // Cached, or in the plans that have arrived.
+    int sent_pages = 0;      // That have been given to be sent.
     int sends = 0;           // Under way, the commit's included.
     bool final_computed = false;
     bool abort_arrived = false;  // No later plan may name it.
@@ -75,6 +77,8 @@ struct Stage::State {
   absl::Status CheckItem(const Plan& plan, const PlanItem& item) const;
   bool Fits(const PlanItem& item, const Request& request) const;
   Request RequestOf(const PlanOpen& open) const;
+  absl::Status CheckOpen(const Plan& plan, const PlanOpen& open) const;
+  void Forget(uint64_t attempt_id);
   void Accept(const Plan& plan);
   uint64_t OldestInput() const;
   bool WritesTo(const Ticket& ticket) const;
@@ -112,7 +116,8 @@ struct Stage::State {
   uint64_t applied = 0;      // Number of plans applied.
   std::deque<HeldPlan> plans;
   std::map<uint64_t, Request> requests;
-  int64_t free_since_us = 0;  // End of the last computation, if none is under way.
+  std::unordered_map<int, int> page_users;  // Requests by page: prompts with one prefix share some.
+  int64_t free_since_us = 0;                // End of the last computation, if none is under way.
 
   std::set<uint64_t> inputs;                     // Plans whose activations are here.
   uint64_t last_input = 0;                       // The last plan given to the executor.

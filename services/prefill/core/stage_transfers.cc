@@ -82,11 +82,12 @@ uint64_t Stage::State::NewSend(uint64_t attempt_id, Request& request) {
 }
 
 SendKv Stage::State::SendOf(const PlanItem& item, Request& request) {
-  const int first = item.token_begin / options.page_size;
+  const int first = request.sent_pages;  // With the first chunk go the pages that were cached.
   const int end = (item.token_begin + item.token_count + options.page_size - 1) / options.page_size;
   SendKv send{epoch, NewSend(item.attempt_id, request), item.attempt_id, *request.ticket, first,
               {}};
   send.pages.assign(request.pages.begin() + first, request.pages.begin() + end);
+  request.sent_pages = end;
   return send;
 }
 
@@ -217,7 +218,14 @@ void Stage::State::CloseIfSent(uint64_t attempt_id) {
     }
     Emit(ReportRequestClosed{epoch, request.report});
   }
-  if (computed) requests.erase(found);
+  if (computed) Forget(attempt_id);
+}
+
+void Stage::State::Forget(uint64_t attempt_id) {
+  for (const int page : requests.at(attempt_id).pages) {
+    if (--page_users.at(page) == 0) page_users.erase(page);
+  }
+  requests.erase(attempt_id);
 }
 
 }  // namespace baton::prefill

@@ -80,6 +80,7 @@ GenerateCall CommonCall(const Gateway& gateway, const grpc::CallbackServerContex
   call.text.skip_special_tokens = !request.keep_special_tokens();
   call.text.include_stop = request.include_stop();
   call.timeout_ms = TimeoutMs(context, request.timeout_ms());
+  call.cache_salt = request.cache_salt();
   if (gateway.tracer() != nullptr) call.caller = tracing::Extract(context);
   return call;
 }

@@ -138,11 +138,6 @@ void InfoEndpoints::Model(const std::string& name, HttpExchange& exchange) const
   RespondJson(exchange, ModelCard(model, started_s_, gateway_.largest_request_tokens()));
 }
 
-void InfoEndpoints::FlushCache(HttpExchange& exchange) const {
-  RespondText(exchange, "text/plain; charset=utf-8",
-              "Nothing is kept between requests yet, so there is nothing to flush.\n");
-}
-
 void InfoEndpoints::Health(HttpExchange& exchange) const {
   const bool alive = gateway_.alive();
   RespondProbe(exchange, alive, alive ? "" : "the router's loop makes no progress");

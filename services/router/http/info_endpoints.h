@@ -27,7 +27,6 @@ class InfoEndpoints {
   void ModelInfo(HttpExchange& exchange) const;
   void Models(HttpExchange& exchange) const;
   void Model(const std::string& name, HttpExchange& exchange) const;
-  void FlushCache(HttpExchange& exchange) const;
   void Health(HttpExchange& exchange) const;
   void Readiness(HttpExchange& exchange) const;
   void Metrics(HttpExchange& exchange) const;

@@ -119,8 +119,15 @@ void OpenAiHandler::AddTools() {
     AddGuarded("GET", path, [this](const R&, const Exchange& e) { info_.ModelInfo(*e); });
   }
   for (const char* method : {"GET", "POST"}) {
-    AddGuarded(method, "/flush_cache",
-               [this](const R&, const Exchange& e) { info_.FlushCache(*e); });
+    AddGuarded(method, "/flush_cache", [this](const R&, const Exchange& e) {
+      gateway_.FlushCache([e](const absl::StatusOr<int>& pages) {
+        if (!pages.ok()) return RespondError(*e, pages.status());
+        RespondText(
+            *e, "text/plain; charset=utf-8",
+            absl::StrCat("Cache flushed: ", *pages, " pages are free by that. What running ",
+                         "requests use is kept.\n"));
+      });
+    });
   }
   AddGuarded("POST", "/abort_request", [this](const R& request, const Exchange& e) {
     Abort(gateway_, *running_, request.body, unknown_, e);

@@ -155,7 +155,9 @@ TEST_F(OpenAiHandlerTest, SaysWhatRuns) {
   EXPECT_TRUE(page->response->content_type.starts_with("text/html"));
   EXPECT_NE(page->response->body.find("Serves tiny"), std::string::npos);
   EXPECT_EQ(Send("POST", "/flush_cache")->response->status, 200);
-  EXPECT_EQ(Send("GET", "/flush_cache")->response->status, 200);
+  EXPECT_NE(Send("GET", "/flush_cache")->response->body.find("3 pages"), std::string::npos);
+  gateway_.flushed = absl::UnavailableError("gone");
+  EXPECT_EQ(Send("POST", "/flush_cache")->response->status, 503);
 }
 
 TEST_F(OpenAiHandlerTest, SecretsAreNotShown) {

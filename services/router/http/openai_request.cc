@@ -138,6 +138,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, std::string_
   BATON_RETURN_IF_ERROR(ReadChoices(endpoint, fields, request));
   BATON_RETURN_IF_ERROR(ReadAnswer(fields, request));
   BATON_ASSIGN_OR_RETURN(call.timeout_ms, ReadTimeoutMs(fields, timeout));
+  BATON_ASSIGN_OR_RETURN(call.cache_salt, ReadCacheSalt(fields));
   return request;
 }
 

@@ -103,6 +103,14 @@ absl::StatusOr<int64_t> ReadCount(const Fields& fields, const char* name, int64_
                       absl::StrCat("must be from 1 to ", kMaxCallsPerAnswer, ", is ", value));
 }
 
+absl::StatusOr<std::string> ReadCacheSalt(const Fields& fields) {
+  BATON_ASSIGN_OR_RETURN(const auto salt, fields.String("cache_salt"));
+  BATON_ASSIGN_OR_RETURN(const auto key, fields.String("extra_key"));
+  if (!key.has_value() || key->empty()) return salt.value_or("");
+  // The length tells where one ends, so that no two pairs are the same.
+  return absl::StrCat(key->size(), ":", *key, salt.value_or(""));
+}
+
 absl::StatusOr<int64_t> ReadTimeoutMs(const Fields& fields, std::string_view header) {
   int64_t timeout_ms = 0;
   BATON_ASSIGN_OR_RETURN(const auto field, fields.Number("timeout"));

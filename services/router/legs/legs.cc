@@ -9,6 +9,8 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/base/sync.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 #include "common/tracing/grpc_propagation.h"
@@ -22,6 +24,8 @@ using SystemTime = std::chrono::system_clock::time_point;
 bool LooksAtPrompt(const v1::SamplingParams& sampling) {
   return sampling.has_repetition_penalty() && sampling.repetition_penalty() != 1;
 }
+
+constexpr std::chrono::seconds kFlushTimeout{10};
 
 SystemTime CallDeadline(int64_t give_up_us) {
   if (give_up_us == kNeverUs) return SystemTime::max();
@@ -256,7 +260,43 @@ v1::StartRequest Legs::StartRequestOf(const BeginCall& begin, const LegRequest& 
                     start);
   *start.mutable_sampling() = request.sampling;
   start.set_timeout_ms(begin.timeout_ms);
+  start.set_cache_salt(request.cache_salt);
   return start;
+}
+
+void Legs::FlushCaches(const std::vector<InstanceRef>& chains,
+                       const std::function<void(absl::StatusOr<int>)>& done) {
+  // Counts the calls that have not ended; the last one tells.
+  struct Sum {
+    Mutex mutex;
+    size_t open ABSL_GUARDED_BY(mutex) = 0;
+    int pages ABSL_GUARDED_BY(mutex) = 0;
+    absl::Status status ABSL_GUARDED_BY(mutex);
+  };
+  const auto sum = std::make_shared<Sum>();
+  {
+    MutexLock lock(&sum->mutex);
+    sum->open = chains.size();
+  }
+  if (chains.empty()) return done(0);
+  for (const InstanceRef& chain : chains) {
+    const auto call = std::make_shared<Unary<v1::FlushCacheRequest, v1::FlushCacheResponse>>(
+        tracker_, channels_.Get(chain, callbacks_.contact_of(chain).address));
+    call->context->set_deadline(std::chrono::system_clock::now() + kFlushTimeout);
+    const auto end = [call, sum, done, chain](const grpc::Status& status) {
+      absl::StatusOr<int> result;
+      {
+        MutexLock lock(&sum->mutex);
+        sum->pages += call->response.pages();
+        if (!status.ok()) sum->status = WithLeg(rpc::FromGrpc(status), "prefill", chain.id);
+        if (--sum->open > 0) return;
+        result = sum->status.ok() ? absl::StatusOr<int>(sum->pages) : sum->status;
+      }
+      done(std::move(result));
+    };
+    call->worker->prefill->async()->FlushCache(&*call->context, &call->request, &call->response,
+                                               end);
+  }
 }
 
 void Legs::StartPrefill(const router::StartPrefill& action, const LegRequest& request) {

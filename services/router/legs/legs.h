@@ -31,6 +31,7 @@ namespace baton::router {
 struct LegRequest {
   const std::vector<int32_t>& prompt_ids;
   const v1::SamplingParams& sampling;  // Complete.
+  const std::string& cache_salt;
   const tracing::TraceContext& trace;
 };
 
@@ -62,6 +63,11 @@ class Legs {
   void Abort(const AbortLeg& action) {
     Change([&](std::vector<LegAction>& actions) { core_.Abort(action, actions); });
   }
+
+  // Asks these to flush their caches; `done` as Gateway::FlushCache's, on gRPC's threads or at
+  // once.
+  void FlushCaches(const std::vector<InstanceRef>& chains,
+                   const std::function<void(absl::StatusOr<int>)>& done);
 
   // The request is over, and the core has aborted what was open.
   void Forget(uint64_t call_id) { core_.Forget(call_id); }

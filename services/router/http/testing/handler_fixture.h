@@ -43,6 +43,7 @@ class FakeGateway : public Gateway {
                                    [&](const GenerateCall& call) { return call.request_id == id; });
     done(found ? absl::OkStatus() : absl::NotFoundError("no such request"));
   }
+  void FlushCache(std::function<void(absl::StatusOr<int>)> done) override { done(flushed); }
   void AbortAll(std::function<void(int)> done) override { done(static_cast<int>(calls.size())); }
   absl::StatusOr<std::vector<int32_t>> Encode(const GenerateCall& call) const override {
     if (const auto* ids = std::get_if<TokenIdsPrompt>(&call.prompt))
@@ -83,6 +84,7 @@ class FakeGateway : public Gateway {
   std::vector<GenerateCall> calls;
   std::vector<std::shared_ptr<ResponseSink>> sinks;
   std::vector<uint64_t> cancelled;
+  absl::StatusOr<int> flushed = 3;
   absl::Status refusal;
   size_t accepted = 0;  // So many calls are taken before `refusal`.
   int refused = 0;

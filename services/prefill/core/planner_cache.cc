@@ -1,0 +1,106 @@
+// The prefix cache: KV that outlives its request (common/kv/page_tree.h).
+//
+// A page goes into the tree when the plan that fills it is issued: what is issued is computed, and
+// every stage computes plans in order, so the next plan may use it, and prompts that arrive
+// together share. What the chain has decoded follows when the request is over. An open request pins
+// its prefix. A page of the pool that is not free belongs to a request or to the tree.
+//
+// A prompt is computed from its first token that is not cached, its last one at least. One whose
+// tokens' log-probabilities are wanted is computed whole. The cache ends with the epoch.
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "services/prefill/core/planner_state.h"
+
+namespace baton::prefill {
+
+void ChainPlanner::State::On(const FlushCache& /*event*/, int64_t /*now_us*/) {
+  if (tree.has_value()) pool->Free(tree->Flush());
+}
+
+int ChainPlanner::State::AvailablePages() const {
+  return pool->free_pages() + (tree.has_value() ? tree->evictable_pages() : 0);
+}
+
+PageTree::Match ChainPlanner::State::MatchOf(const Request& request) const {
+  if (request.tokens == nullptr || request.prompt_logprobs) return {};
+  return tree->Find(request.cache_salt, *request.tokens,
+                    (request.prompt_tokens - 1) / limits.page_size);
+}
+
+// Whether what it finds in the cache makes room for it. Looks at the whole prompt, so it is asked
+// only where room is short.
+bool ChainPlanner::State::FitsWithItsMatch(uint64_t attempt_id) const {
+  const PageTree::Match match = MatchOf(requests.at(attempt_id));
+  if (match.node == 0 || static_cast<int>(open.size()) >= limits.max_open_requests) return false;
+  const int needed = PagesOf(attempt_id) - static_cast<int>(match.pages.size());
+  return needed <= AvailablePages() - tree->EvictablePagesOf(match.node);
+}
+
+// What a waiting prompt has of its pages now. It is admitted at once or takes its match again,
+// since nothing of it is pinned.
+void ChainPlanner::State::TakeMatch(uint64_t attempt_id) {
+  Request& request = requests.at(attempt_id);
+  request.match = MatchOf(request);
+  request.planned_tokens = static_cast<int>(request.match.pages.size()) * limits.page_size;
+}
+
+// Gives the request its match and what it lacks. Pages that were unused for long are given up for
+// it.
+void ChainPlanner::State::AllocatePages(uint64_t attempt_id) {
+  Request& request = requests.at(attempt_id);
+  request.prefix = request.match.node;
+  request.pages = std::move(request.match.pages);
+  request.tree_pages = static_cast<int>(request.pages.size());
+  request.computed_tokens = request.planned_tokens;
+  const int missing = PagesOf(attempt_id) - request.tree_pages;
+  if (tree.has_value()) {
+    tree->Pin(request.prefix);
+    const std::vector<int> evicted = tree->Evict(missing - pool->free_pages());
+    evicted_pages_total += evicted.size();
+    pool->Free(evicted);
+  }
+  std::optional<std::vector<int>> pages = pool->Allocate(missing);
+  BATON_CHECK(pages.has_value()) << "attempt " << attempt_id << " is admitted without pages";
+  request.pages.insert(request.pages.end(), pages->begin(), pages->end());
+}
+
+// Moves its pages that hold only `tokens`, from its first ones on, into the tree.
+void ChainPlanner::State::KeepPages(Request& request, std::span<const int32_t> tokens) {
+  const auto page_size = static_cast<size_t>(limits.page_size);
+  PageTree::Node last = request.prefix;
+  while (!request.other_in_tree) {
+    const auto next = static_cast<size_t>(request.tree_pages);
+    if ((next + 1) * page_size > tokens.size()) break;
+    const PageTree::Node node = tree->Insert(
+        request.cache_salt, last, tokens.subspan(next * page_size, page_size), request.pages[next]);
+    // Another request has computed the same tokens at the same time: this one keeps its pages.
+    request.other_in_tree = node == 0;
+    if (node == 0) break;
+    last = node;
+    ++request.tree_pages;
+  }
+  tree->MovePin(std::exchange(request.prefix, last), last);
+}
+
+void ChainPlanner::State::KeepPlanned(Request& request) {
+  if (request.tokens == nullptr) return;
+  const auto planned = static_cast<size_t>(request.planned_tokens);
+  KeepPages(request, std::span(*request.tokens).first(planned));
+}
+
+// What was planned has been computed. The cache takes what it can use, and the rest is free.
+void ChainPlanner::State::ReleasePages(Request& request) {
+  if (request.tokens != nullptr && request.planned_tokens > request.prompt_tokens) {
+    std::vector<int32_t> tokens = *request.tokens;
+    tokens.insert(tokens.end(), request.text.begin(), request.text.end());
+    KeepPages(request, std::span(tokens).first(static_cast<size_t>(request.planned_tokens)));
+  }
+  pool->Free(std::span(request.pages).subspan(static_cast<size_t>(request.tree_pages)));
+  if (tree.has_value()) tree->Unpin(request.prefix);
+}
+
+}  // namespace baton::prefill

@@ -1,0 +1,158 @@
+"""Chains that also decode, beside pairs, and the prefix cache: real processes, models/austen, two threads a machine.
+
+Prints one flat JSON object; ratios are of one run.
+- itl_p99_guard: the 99th percentile of the time between tokens of 8 streams while prompts of 10,000 tokens arrive, over
+  the same without them, with --target-itl-ms; itl_p99_unbounded without it.
+- itl_ttft_cost: the mean TTFT of those prompts, bounded over unbounded.
+- prefix_ttft_*: TTFT of a prompt of 4,096 tokens of which 3,840 are cached, over one of which none is.
+- serve_vs_split_*: requests and tokens a second of one colocated chain with two threads, over a cluster of a prefill
+  stage and a decode service with one thread each.
+"""
+
+import concurrent.futures
+import contextlib
+import json
+import pathlib
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "cluster"))
+
+import cluster as clusters  # noqa: E402
+from client import Client  # noqa: E402
+
+MODEL = ROOT / "models" / "austen"
+STREAMS, STREAM_TOKENS, LONG, ARRIVALS = 8, 600, 10_000, 4
+TARGET_ITL_MS = 20
+PREFIX, PROMPT, ROUNDS = 3_840, 4_096, 9
+LOAD = [(random.Random(i).choice((100, 800, 2_000)), random.Random(-i).choice((16, 64, 160))) for i in range(60)]
+
+
+def tokens(length, seed):
+    drawn = random.Random(seed)
+    return [drawn.randrange(4_000) for _ in range(length)]
+
+
+def checked(answer):
+    if answer.error is not None:
+        raise SystemExit(f"a request failed: {answer.error}")
+    return answer
+
+
+@contextlib.contextmanager
+def serving(colocated, *flags):
+    """A client of a colocated chain with two threads, or of a prefill stage and a decode service with one each."""
+    shape = {"chains": 0, "decodes": 0, "colocated": 1, "colocated_flags": ["--threads", 2]} if colocated else {}
+    flags = ["--kv-cache-tokens", 120_000, *flags]
+    with tempfile.TemporaryDirectory() as logs, \
+            clusters.Cluster(str(MODEL), logs, stages=1, flags=flags, **shape) as one, Client(one.target) as client:
+        yield client
+
+
+def spread(flat, key, values):
+    flat[key] = round(statistics.median(values), 3)
+    flat[key + "_min"], flat[key + "_max"] = round(min(values), 3), round(max(values), 3)
+
+
+def gaps_ms(client, seed):
+    """Milliseconds between the tokens of one stream."""
+    times = []
+    request = client.request(tokens(64, seed), temperature=0, max_tokens=STREAM_TOKENS, ignore_eos=True)
+    for response in client.inference.Generate(request, timeout=300):
+        if response.HasField("tokens"):
+            times.append(time.monotonic())
+    return [(after - before) * 1e3 for before, after in zip(times, times[1:])]
+
+
+def under_prompts(client, seed, arrivals):
+    """(gaps of all streams, TTFT ms of the long prompts that arrive meanwhile)."""
+    with concurrent.futures.ThreadPoolExecutor(STREAMS + 1) as pool:
+        streams = [pool.submit(gaps_ms, client, seed + i) for i in range(STREAMS)]
+        time.sleep(0.5)
+        ttfts = []
+        for i in range(arrivals):
+            answer = checked(client.greedy(tokens(LONG, seed + 100 + i), 1))
+            ttfts.append(answer.finished.timing.ttft_us / 1e3)
+        return [gap for stream in streams for gap in stream.result()], ttfts
+
+
+def p99(values):
+    return statistics.quantiles(values, n=100)[98]
+
+
+def measure_guard(flat):
+    for name, flags in (("unbounded", []), ("guard", ["--target-itl-ms", TARGET_ITL_MS])):
+        with serving(True, "--disable-radix-cache", *flags) as client:
+            under_prompts(client, 1, 2)  # Costs are learned.
+            quiet, _ = under_prompts(client, 1_000, 0)
+            loaded, ttfts = under_prompts(client, 2_000, ARRIVALS)
+        flat[f"itl_p99_quiet_ms_{name}"] = round(p99(quiet), 2)
+        flat[f"itl_p99_ms_{name}"] = round(p99(loaded), 2)
+        flat[f"itl_p99_{name}"] = round(p99(loaded) / p99(quiet), 3)
+        flat[f"ttft_ms_{name}"] = round(statistics.mean(ttfts), 1)
+    flat["itl_ttft_cost"] = round(flat["ttft_ms_guard"] / flat["ttft_ms_unbounded"], 3)
+    flat["target_itl_ms"] = TARGET_ITL_MS
+
+
+def measure_prefix(flat):
+    for name, colocated in (("colocated", True), ("apart", False)):
+        ratios = []
+        with serving(colocated) as client:
+            checked(client.greedy(tokens(PROMPT, -1), 1))
+            for turn in range(ROUNDS):
+                cold = checked(client.greedy(tokens(PROMPT, turn), 1)).finished
+                prompt = tokens(PROMPT, turn)[:PREFIX] + tokens(PROMPT - PREFIX, 50 + turn)
+                warm = checked(client.greedy(prompt, 1)).finished
+                assert (cold.usage.cached_tokens, warm.usage.cached_tokens) == (0, PREFIX), (cold.usage, warm.usage)
+                ratios.append(warm.timing.ttft_us / cold.timing.ttft_us)
+        spread(flat, f"prefix_ttft_{name}", ratios)
+
+
+def throughput(client):
+    """(requests/s, tokens/s) of LOAD, twelve at a time."""
+    turn = threading.Lock()
+    todo = list(enumerate(LOAD))
+
+    def work():
+        while True:
+            with turn:
+                if not todo:
+                    return
+                i, (length, count) = todo.pop()
+            checked(client.greedy(tokens(length, 500 + i), count))
+
+    begun = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        for done in [pool.submit(work) for _ in range(12)]:
+            done.result()
+    seconds = time.monotonic() - begun
+    return len(LOAD) / seconds, sum(count for _, count in LOAD) / seconds
+
+
+def measure_load(flat):
+    rates = {}
+    for _ in range(3):  # In turns: the machine may be busier at one time than at another.
+        for name, colocated in (("serve", True), ("split", False)):
+            with serving(colocated, "--disable-radix-cache") as client:
+                throughput(client)
+                rates.setdefault(name, []).append(throughput(client))
+    for i, what in enumerate(("requests", "tokens")):
+        spread(flat, f"serve_vs_split_{what}", [a[i] / b[i] for a, b in zip(rates["serve"], rates["split"])])
+        flat[f"serve_{what}_per_s"] = round(statistics.median(rate[i] for rate in rates["serve"]), 2)
+
+
+def main():
+    flat = {"streams": STREAMS, "long_prompt_tokens": LONG}
+    measure_prefix(flat)
+    measure_guard(flat)
+    measure_load(flat)
+    print(json.dumps(flat, indent=1))
+
+
+if __name__ == "__main__":
+    main()
