@@ -56,7 +56,8 @@ struct KvGeometry {
 // Consecutive tokens of one sequence. A step's sequence (executor.h) and a model's slice
 // (stage_model.h) extend it. The caller owns what the spans point to.
 struct TokenRun {
-  // [token_count] ids on the first stage (layer_begin == 0); ignored on later stages.
+  // [token_count] ids on the first stage (layer_begin == 0). Later stages ignore them, but for a
+  // draw that adds the last token to its history.
   std::span<const int32_t> tokens;
   int token_count = 0;
   // The number of the sequence's tokens whose KV is in `pages` already. This run's KV is written

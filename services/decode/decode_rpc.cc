@@ -65,11 +65,7 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
   ReserveRequested& event = reservation.event;
   event.attempt_id = request.attempt_id();
   event.prompt_tokens = request.prompt_tokens();
-  event.stop.max_tokens = sampler.max_tokens();
-  event.stop.min_tokens = sampler.params().min_tokens;
-  event.stop.ignore_eos = sampler.params().ignore_eos;
-  event.stop.eos_ids = sampler.params().eos_token_ids;
-  event.stop.stop_ids = sampler.params().stop_token_ids;
+  event.stop = sampler.stop_rule();
   for (int i = 0; i < request.writers_size(); ++i) {
     BATON_ASSIGN_OR_RETURN(KvWriter writer,
                            rpc::FromProto(request.writers(i), absl::StrCat("writers[", i, "]")));
@@ -115,11 +111,11 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
 
 grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* DecodeRpc::Generate(
     grpc::CallbackServerContext* context, const v1::DecodeGenerateRequest* request) {
-  std::shared_ptr<TokenStream> stream = TokenStream::Create(
+  std::shared_ptr<worker::TokenStream> stream = worker::TokenStream::Create(
       context,
       {options_.tracer,
        tracing::ServerSpan(options_.tracer, *context, "decode", "baton.v1.Decode", "Generate"),
-       NowUs()});
+       "kv receive", NowUs()});
   const uint64_t attempt_id = request->attempt_id();
   const bool posted = options_.loop->Post(
       [shell = options_.shell, stream, attempt_id, generation = request->generation()] {

@@ -9,7 +9,6 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/rpc/convert.h"
 
 namespace baton::decode {
 
@@ -35,7 +34,7 @@ void DecodeShell::Reserve(ReserveRequested request, std::shared_ptr<SequenceSamp
 }
 
 void DecodeShell::Open(uint64_t attempt_id, uint64_t generation,
-                       std::shared_ptr<TokenStream> stream) {
+                       std::shared_ptr<worker::TokenStream> stream) {
   opening_ = std::move(stream);
   Handle(StreamOpened{attempt_id, generation});
   opening_ = nullptr;
@@ -57,7 +56,7 @@ void DecodeShell::Cancelled(uint64_t attempt_id, const ReserveCall* call) {
   Handle(AbortRequested{attempt_id, absl::CancelledError("the reservation was cancelled")});
 }
 
-void DecodeShell::Cancelled(uint64_t attempt_id, const TokenStream* stream) {
+void DecodeShell::Cancelled(uint64_t attempt_id, const worker::TokenStream* stream) {
   const auto found = sessions_.find(attempt_id);
   if (found == sessions_.end() || found->second.stream.get() != stream) return;
   Handle(AbortRequested{attempt_id, absl::CancelledError("the stream was cancelled")});
@@ -144,13 +143,7 @@ void DecodeShell::Perform(const DeliverToken& action) {
     Handle(AbortRequested{action.attempt_id, WithLeg(status, "decode", options_.limits.self.id)});
     return;
   }
-  v1::DecodeGenerateResponse response;
-  response.mutable_token()->set_token_id(action.token.token);
-  if (session.sampling->sampler.params().logprobs) {
-    *response.mutable_token()->mutable_logprobs() = rpc::LogprobsToProto(action.token);
-  }
-  if (session.stream->trace().recording()) session.stream->trace().OnToken(NowUs());
-  if (session.stream->Push(std::move(response))) return;
+  if (session.stream->PushToken(action.token, session.sampling->sampler.params().logprobs)) return;
   session.stream->Break();
   Handle(AbortRequested{action.attempt_id,
                         absl::ResourceExhaustedError("the reader of the stream is too slow")});
@@ -158,8 +151,7 @@ void DecodeShell::Perform(const DeliverToken& action) {
 
 void DecodeShell::Perform(const RefuseStream& action) {
   BATON_CHECK(opening_ != nullptr) << "no stream is being opened";
-  opening_->trace().End(action.status, NowUs());
-  opening_->Fail(action.status);
+  opening_->Conclude(action.status);
 }
 
 void DecodeShell::Perform(const Finish& action) {
@@ -167,17 +159,7 @@ void DecodeShell::Perform(const Finish& action) {
   BATON_CHECK(found != sessions_.end()) << "attempt " << action.attempt_id;
   const Session session = std::move(found->second);
   sessions_.erase(found);
-  if (session.stream == nullptr) return;  // No stream is open.
-  session.stream->trace().End(action.outcome.status(), NowUs());
-  if (!action.outcome.ok()) {
-    session.stream->Fail(action.outcome.status());
-    return;
-  }
-  v1::DecodeGenerateResponse response;
-  response.mutable_finished()->set_reason(
-      *action.outcome == FinishReason::kStop ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH);
-  if (!session.stream->Push(std::move(response))) session.stream->Break();
-  session.stream->Finish();
+  if (session.stream != nullptr) session.stream->Conclude(action.outcome);
 }
 
 void DecodeShell::Perform(RunStep& action) {

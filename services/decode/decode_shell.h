@@ -13,11 +13,12 @@
 #include "absl/status/status.h"
 #include "common/base/serial_events.h"
 #include "common/telemetry/metrics.h"
-#include "services/decode/calls.h"
 #include "services/decode/core/decode_core.h"
 #include "services/decode/kv_receiver.h"
 #include "services/decode/ranks/rank_links.h"
+#include "services/decode/reserve_call.h"
 #include "services/decode/step_runner.h"
+#include "services/worker/token_stream.h"
 
 namespace baton::decode {
 
@@ -37,13 +38,13 @@ class DecodeShell {
   // A checked reservation. `call` is answered exactly once.
   void Reserve(ReserveRequested request, std::shared_ptr<SequenceSampling> sampling,
                std::shared_ptr<ReserveCall> call);
-  void Open(uint64_t attempt_id, uint64_t generation, std::shared_ptr<TokenStream> stream);
+  void Open(uint64_t attempt_id, uint64_t generation, std::shared_ptr<worker::TokenStream> stream);
   void Abort(uint64_t attempt_id, const absl::Status& reason);
   // Only if the attempt still holds the ticket of that generation.
   void Release(uint64_t attempt_id, uint64_t generation);
   // The client of this call or stream is gone; another call of the attempt is not affected.
   void Cancelled(uint64_t attempt_id, const ReserveCall* call);
-  void Cancelled(uint64_t attempt_id, const TokenStream* stream);
+  void Cancelled(uint64_t attempt_id, const worker::TokenStream* stream);
 
   // Events of the ranks' links.
   void OnRanks(Event event) { Handle(std::move(event)); }
@@ -70,7 +71,7 @@ class DecodeShell {
     int64_t arrived_us = 0;
     uint64_t generation = 0;               // 0: no ticket yet.
     std::shared_ptr<ReserveCall> reserve;  // Until the stream opens.
-    std::shared_ptr<TokenStream> stream;
+    std::shared_ptr<worker::TokenStream> stream;
   };
 
   void Handle(Event event) { events_.Raise(std::move(event)); }
@@ -88,7 +89,8 @@ class DecodeShell {
   const Options options_;
   DecodeCore core_;
   std::map<uint64_t, Session> sessions_;  // By attempt.
-  std::shared_ptr<TokenStream> opening_;  // The stream of the StreamOpened that is being handled.
+  std::shared_ptr<worker::TokenStream>
+      opening_;  // The stream of the StreamOpened that is being handled.
   SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};
 };
 

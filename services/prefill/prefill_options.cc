@@ -55,6 +55,8 @@ PlannerLimits PlannerLimitsOf(const PrefillOptions& options, int page_size, int6
   limits.smooth_factor = options.smooth_factor;
   limits.later_tokens = options.later_tokens;
   limits.shares_plans = options.shares_plans;
+  limits.decodes = options.decodes;
+  limits.target_itl_us = options.target_itl_us;
   limits.plan_window =
       options.plan_window == 0 ? options.pp_size + options.plans_in_flight : options.plan_window;
   // At least one runs and one waits: issuing one takes longer than taking it up.

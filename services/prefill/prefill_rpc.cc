@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
@@ -13,10 +14,13 @@
 
 namespace baton::prefill {
 
+absl::Status PrefillRpc::Own(absl::Status status) const {
+  return WithLeg(std::move(status), "prefill", options_.instance_id);
+}
+
 absl::Status PrefillRpc::NotStage0() const {
-  const absl::Status status = absl::FailedPreconditionError(
-      absl::StrCat(options_.instance_id, " is not stage 0 of its chain"));
-  return WithLeg(status, "prefill", options_.instance_id);
+  return Own(absl::FailedPreconditionError(
+      absl::StrCat(options_.instance_id, " is not stage 0 of its chain")));
 }
 
 grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context,
@@ -41,18 +45,54 @@ grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context
     return call.get();
   }
   absl::StatusOr<prefill::Start> start = FromProto(*request, options_.bounds, trace);
+  if (start.ok() && !start->ticket.has_value()) start = InvalidField("ticket", "is missing");
   if (!start.ok()) {
-    call->Reply(WithLeg(start.status(), "prefill", options_.instance_id));
+    call->Reply(Own(start.status()));
     return call.get();
   }
   grpc::ServerUnaryReactor* reactor = call.get();
   const bool posted = options_.loop->Post(
       [chain = options_.chain, start = *std::move(start), call] { chain->Start(start, call); });
   if (!posted) {
-    call->Reply(WithLeg(absl::UnavailableError("the stage stops or is overloaded"), "prefill",
-                        options_.instance_id));
+    call->Reply(Own(absl::UnavailableError("the stage stops or is overloaded")));
   }
   return reactor;
+}
+
+grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* PrefillRpc::Generate(
+    grpc::CallbackServerContext* context, const v1::StartRequest* request) {
+  tracing::ActiveSpan span =
+      tracing::ServerSpan(options_.tracer, *context, "generate", "baton.v1.Prefill", "Generate");
+  span.Set("baton.prompt.tokens", rpc::PromptIds(*request).size());
+  const std::shared_ptr<worker::TokenStream> stream =
+      worker::TokenStream::Create(context, {options_.tracer, std::move(span), "prefill", NowUs()});
+  if (options_.chain == nullptr) {
+    stream->Fail(NotStage0());
+    return stream.get();
+  }
+  absl::StatusOr<prefill::Start> start = FromProto(*request, options_.bounds, stream->context());
+  if (start.ok() && start->ticket.has_value()) {
+    start = InvalidField("ticket", "is of no use to a chain that decodes the request");
+  }
+  if (!start.ok()) {
+    stream->Fail(Own(start.status()));
+    return stream.get();
+  }
+  const bool posted = options_.loop->Post([chain = options_.chain, start = *std::move(start),
+                                           stream] { chain->Generate(start, stream); });
+  if (!posted) {
+    stream->Fail(Own(absl::UnavailableError("the stage stops or is overloaded")));
+    return stream.get();
+  }
+  // Not the stream itself, which would keep itself alive: it lives until gRPC is done with it.
+  stream->SetCancelHandler([chain = options_.chain, loop = options_.loop,
+                            cancelled = std::weak_ptr<worker::TokenStream>(stream)] {
+    const bool told = loop->PostCompletion([chain, cancelled] { chain->Cancel(cancelled.lock()); });
+    if (!told) {
+      LOG(kInfo) << "a stream is cancelled while the service stops";
+    }
+  });
+  return stream.get();
 }
 
 grpc::ServerUnaryReactor* PrefillRpc::Abort(grpc::CallbackServerContext* context,

@@ -33,6 +33,8 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
   grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context,
                                   const v1::StartRequest* request,
                                   v1::StartResponse* response) override;
+  grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
+      grpc::CallbackServerContext* context, const v1::StartRequest* request) override;
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
                                   const v1::PrefillAbortRequest* request,
                                   v1::PrefillAbortResponse* response) override;
@@ -41,6 +43,7 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
 
  private:
   absl::Status NotStage0() const;
+  absl::Status Own(absl::Status status) const;
 
   const Options options_;
 };

@@ -39,13 +39,16 @@ int RoundUp(int value, int unit) {
 PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) {
   const int64_t row_bytes = int64_t{executor.activation_columns()} *
                             static_cast<int64_t>(ElementBytes(executor.activation_type()));
-  return PlannerLimitsOf(options, executor.kv().page_size, row_bytes);
+  PlannerLimits limits = PlannerLimitsOf(options, executor.kv().page_size, row_bytes);
+  limits.vocab_size = executor.config().vocab_size;
+  return limits;
 }
 
 PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor) {
   PlanBounds bounds;
   bounds.page_count = executor.kv().page_count;
   bounds.max_plan_tokens = RoundUp(options.max_context_tokens, executor.kv().page_size);
+  if (options.decodes) bounds.max_plan_tokens += kMaxPlanEntries;
   bounds.max_context_tokens = options.max_context_tokens;
   bounds.kv_heads = executor.config().num_key_value_heads;
   bounds.tensor_ranks = options.tensor_rank.size;
@@ -80,6 +83,11 @@ absl::Status CheckOptions(const PrefillOptions& options, const Executor& executo
         absl::StrCat(options.chunk_tokens, " is not a multiple of the page size ", page_size));
   }
   if (options.max_context_tokens < 1) return InvalidField("context_length", "must be positive");
+  if (options.decodes && options.max_open_requests > kMaxPlanEntries) {
+    return InvalidField(
+        "max_running_requests",
+        absl::StrCat(options.max_open_requests, ", a plan has at most ", kMaxPlanEntries, " rows"));
+  }
   // That the ranks can share the heads at all; with which decode service is for each ticket to say.
   return SourcesOf(executor.config().num_key_value_heads, options.tensor_rank.size, 1).status();
 }

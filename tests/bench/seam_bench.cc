@@ -243,7 +243,7 @@ class StageDriver {
     step.sequences[0] = {tokens_, kTokens, 0, pages_, {}, {}};
     executor_.Submit(std::move(step), [this, number = run.number](const StepResult& result) {
       prefill::ComputeFinished finished{1, number, result.status, result.compute_us, {}, {}};
-      finished.first_tokens.emplace_back(SampledToken{});
+      finished.drawn.emplace_back(SampledToken{});
       Post([this, finished] { Tell(finished); });
     });
   }

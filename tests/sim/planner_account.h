@@ -75,6 +75,9 @@ class PlannerAccount {
   void See(const prefill::FinishRequest& action);
   void See(const prefill::FailChain& action);
   void See(const prefill::ObservePlan& /*action*/) {}
+  // The simulated requests have tickets.
+  void See(const prefill::PromptDone& action) { Complain(action.attempt_id, "is decoded here"); }
+  void See(const prefill::DeliverToken& action) { Complain(action.attempt_id, "is decoded here"); }
   void CheckReport(uint64_t attempt_id, const Prompt& prompt,
                    const prefill::PrefillOutcome& outcome);
   bool Timed(const Chunk& chunk, const prefill::ChunkTiming& timing) const;

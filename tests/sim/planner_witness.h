@@ -63,6 +63,9 @@ class PlannerWitness {
   void See(const prefill::FinishRequest& action);
   void See(const prefill::FailChain& action);
   void See(const prefill::ObservePlan& /*action*/) {}
+  // The simulated requests have tickets.
+  void See(const prefill::PromptDone& action) { Complain(action.attempt_id, "is decoded here"); }
+  void See(const prefill::DeliverToken& action) { Complain(action.attempt_id, "is decoded here"); }
   void SeeOpen(const prefill::PlanOpen& open);
   void SeeItem(const prefill::Plan& plan, const prefill::PlanItem& item);
   void SeeShares(const prefill::Plan& plan);  // Before its items are taken down.

@@ -158,9 +158,9 @@ prefill::ComputeFinished PrefillProcess::ResultOf(const prefill::RunCompute& com
     if (WantsPromptTokens(row.prompt_id)) done.prompts.push_back(TellPrompt(row));
     if (!compute.items[i].item.final) continue;
     if (world_.random().Chance(world_.faults().compute_fail / 4)) {
-      done.first_tokens.emplace_back(absl::InternalError("no logit is finite"));
+      done.drawn.emplace_back(absl::InternalError("no logit is finite"));
     } else {
-      done.first_tokens.emplace_back(DrawToken(row.x.back(), row.prompt_id, 0));
+      done.drawn.emplace_back(DrawToken(row.x.back(), row.prompt_id, 0));
     }
   }
   return done;

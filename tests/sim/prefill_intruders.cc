@@ -39,15 +39,15 @@ constexpr BadStart kBadStarts[] = {
        start.prompt_tokens = topology.max_context_tokens + 1;
      }},
     {absl::StatusCode::kInvalidArgument, "ticket",
-     [](StartRequested& start, const Topology&) { ++start.ticket.prompt_tokens; }},
+     [](StartRequested& start, const Topology&) { ++start.ticket->prompt_tokens; }},
     {absl::StatusCode::kInvalidArgument, "ticket",
-     [](StartRequested& start, const Topology&) { --start.ticket.prompt_pages; }},
+     [](StartRequested& start, const Topology&) { --start.ticket->prompt_pages; }},
     {absl::StatusCode::kInvalidArgument, "ticket",
-     [](StartRequested& start, const Topology&) { ++start.ticket.prompt_pages; }},
+     [](StartRequested& start, const Topology&) { ++start.ticket->prompt_pages; }},
     {absl::StatusCode::kResourceExhausted, "the prefill chain has",
      [](StartRequested& start, const Topology& topology) {
-       start.ticket.prompt_pages = topology.prefill_pages + 1;
-       start.prompt_tokens = start.ticket.prompt_tokens =
+       start.ticket->prompt_pages = topology.prefill_pages + 1;
+       start.prompt_tokens = start.ticket->prompt_tokens =
            topology.prefill_pages * topology.page_size + 1;
      }},
 };
@@ -145,8 +145,8 @@ void PrefillProcess::LetIntrudersStart(const prefill::StartRequested& like) {
   const BadStart& bad = DrawFrom(world_, kBadStarts);
   prefill::StartRequested start = like;
   start.attempt_id = kNobody;
-  start.prompt_tokens = start.ticket.prompt_tokens = 1;
-  start.ticket.prompt_pages = 1;
+  start.prompt_tokens = start.ticket->prompt_tokens = 1;
+  start.ticket->prompt_pages = 1;
   bad.spoil(start, topology_);
   if (bad.code == absl::StatusCode::kResourceExhausted &&
       start.prompt_tokens > topology_.max_context_tokens) {

@@ -150,7 +150,7 @@ void PrefillProcess::EndTogether(prefill::ComputeFinished done, const absl::Stat
   }
   if (!status.ok()) {
     world_.Trace(node_, absl::StrCat("STEP FAILS: ", status.message()));
-    done.first_tokens.clear();
+    done.drawn.clear();
     done.prompts.clear();
     // A step that fails on one rank ends the group for all.
     group_.Fail(status);

@@ -196,7 +196,7 @@ void StageWitness::See(const prefill::ReportRequestClosed& action) {
   if (std::exchange(request->closed, true)) {
     Complain(action.closed.attempt_id, "I2: is closed twice");
   }
-  if (action.closed.status.ok() && request->commits_sent != ReceiversOf(request->open.ticket)) {
+  if (action.closed.status.ok() && request->commits_sent != ReceiversOf(*request->open.ticket)) {
     Complain(action.closed.attempt_id, "is closed well, and was not committed");
   }
   if (action.closed.kv_bytes != request->bytes ||
@@ -216,7 +216,7 @@ void StageWitness::See(const prefill::ReportRequestClosed& action) {
 void StageWitness::See(const prefill::SendKvMessage& action) {
   Request* const request = Find(action.attempt_id);
   if (request == nullptr) return;
-  const int decode_rank = RankIn(request->open.ticket, action.decode);
+  const int decode_rank = RankIn(*request->open.ticket, action.decode);
   if (request->over || request->lost || action.ticket != request->open.ticket || decode_rank < 0 ||
       action.heads != topology_.CommonHeads(rank_, decode_rank)) {
     return Complain(action.attempt_id,
@@ -271,7 +271,7 @@ void StageWitness::See(const prefill::SendCommitMessage& action) {
   Request* const request = Find(action.attempt_id);
   if (request == nullptr) return;
   messages_[action.message_id] = {action.attempt_id, action.decode, 0};
-  const int decode_rank = RankIn(request->open.ticket, action.decode);
+  const int decode_rank = RankIn(*request->open.ticket, action.decode);
   if (decode_rank < 0) {
     return Complain(action.attempt_id, "is committed to a rank that it is not for");
   }

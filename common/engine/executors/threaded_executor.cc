@@ -21,6 +21,9 @@ absl::Status CheckSequence(const SequenceStep& sequence, bool draws) {
     if (draw.params == nullptr || (draw.params->NeedsHistory() && draw.history == nullptr)) {
       return absl::InvalidArgumentError("a draw without parameters or history");
     }
+    if (draw.params->NeedsHistory() && draw.position > 0 && sequence.tokens.size() != 1) {
+      return absl::InvalidArgumentError("a draw without the token before it");
+    }
     if (draw.position > 0 && sequence.token_count != 1) {
       return absl::InvalidArgumentError(
           absl::StrCat(sequence.token_count, " tokens before draw ", draw.position, ", must be 1"));

@@ -13,6 +13,7 @@
 #include "common/engine/sampling/sampling_params.h"
 #include "common/types/limits.h"
 #include "common/types/sampled_token.h"
+#include "common/types/stop_rule.h"
 #include "proto/baton/v1/common.pb.h"
 
 namespace baton {
@@ -35,6 +36,10 @@ class TokenSampler {
 
   const SamplingParams& params() const { return params_; }
   int max_tokens() const { return max_tokens_; }
+  StopRule stop_rule() const {
+    return {max_tokens_, params_.min_tokens, params_.ignore_eos, params_.eos_token_ids,
+            params_.stop_token_ids};
+  }
   // Whether the prompt's log-probabilities are wanted, and with how many alternatives each.
   bool prompt_logprobs() const { return prompt_logprobs_; }
   int prompt_top_logprobs() const { return prompt_top_logprobs_; }

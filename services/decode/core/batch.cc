@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -124,7 +123,7 @@ void DecodeCore::State::Take(uint64_t attempt_id, const SampledToken& token) {
                                                              limits.vocab_size))));
     return;
   }
-  const bool stops = IsStop(request, token.token);
+  const bool stops = request.stop.Stops(request.generated, token.token);
   const int index = request.generated++;
   request.last_token = token.token;
   if (request.stream_open) {
@@ -138,15 +137,6 @@ void DecodeCore::State::Take(uint64_t attempt_id, const SampledToken& token) {
   } else if (request.generated >= request.token_limit) {
     Complete(attempt_id, FinishReason::kLength);
   }
-}
-
-// Asked before the token counts: with min_tokens = 2 the third token is the first that may stop.
-bool DecodeCore::State::IsStop(const Request& request, int32_t token) const {
-  if (request.generated < request.stop.min_tokens) return false;
-  const auto has = [token](const std::vector<int32_t>& ids) {
-    return std::find(ids.begin(), ids.end(), token) != ids.end();
-  };
-  return has(request.stop.stop_ids) || (!request.stop.ignore_eos && has(request.stop.eos_ids));
 }
 
 }  // namespace baton::decode

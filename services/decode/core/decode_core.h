@@ -27,6 +27,7 @@
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "common/types/sampled_token.h"
+#include "common/types/stop_rule.h"
 #include "common/types/ticket.h"
 
 namespace baton::decode {
@@ -49,15 +50,6 @@ struct DecodeLimits {
   // of each, of which the oldest are forgotten.
   size_t remembered_aborts = 1024;
   size_t kept_outcomes = 1024;
-};
-
-// What ends a sequence, beside its deadline.
-struct StopRule {
-  int max_tokens = 0;  // >= 1; new tokens, the first included.
-  int min_tokens = 0;
-  bool ignore_eos = false;
-  std::vector<int32_t> eos_ids;   // The model's.
-  std::vector<int32_t> stop_ids;  // The client's; not subject to ignore_eos.
 };
 
 // ---- Events ----

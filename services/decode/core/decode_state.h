@@ -159,7 +159,6 @@ struct DecodeCore::State {
 
   bool IsInVocabulary(int32_t token) const { return token >= 0 && token < limits.vocab_size; }
   void Take(uint64_t attempt_id, const SampledToken& token);
-  bool IsStop(const Request& request, int32_t token) const;
 
   // The ways out: before a ticket; by itself, kept for a stream that opens later; at once.
   void Refuse(uint64_t attempt_id, absl::Status status);

@@ -97,7 +97,20 @@ std::vector<KnownCost> ChainShell::KnownCosts() const {
   return known;
 }
 
+void ChainShell::Call::Refuse(const absl::Status& status) const {
+  if (start != nullptr) return start->Reply(status);
+  stream->Conclude(status);
+}
+
 void ChainShell::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
+  Begin(std::move(start), {std::move(call), nullptr, nullptr, 0});
+}
+
+void ChainShell::Generate(prefill::Start start, std::shared_ptr<worker::TokenStream> stream) {
+  Begin(std::move(start), {nullptr, std::move(stream), nullptr, 0});
+}
+
+void ChainShell::Begin(prefill::Start start, Call call) {
   absl::Status refusal = Failpoint("prefill.start");
   // Asked here too, for the planner's answer could not tell the two calls apart.
   if (calls_.count(start.attempt_id) != 0) {
@@ -105,25 +118,36 @@ void ChainShell::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
         absl::StrCat("attempt ", start.attempt_id, " is in the prefill chain already"));
   }
   if (!refusal.ok()) {
-    call->Reply(WithLeg(refusal, "prefill", options_.place.self.instance.id));
+    call.Refuse(WithLeg(refusal, "prefill", options_.place.self.instance.id));
     return;
   }
   const int64_t now_us = NowUs();
   StartRequested event;
   event.attempt_id = start.attempt_id;
   event.prompt_tokens = static_cast<int>(start.prompt->tokens.size());
-  event.ticket = start.ticket;
+  event.ticket = std::move(start.ticket);
   event.deadline_us = now_us + start.timeout_ms * 1000;
   event.prompt_logprobs = start.prompt->sampler.prompt_logprobs();
-  calls_[start.attempt_id] = {std::move(call), std::move(start.prompt), now_us};
-  Handle(event);
+  event.stop = start.prompt->sampler.stop_rule();
+  call.prompt = std::move(start.prompt);
+  call.begun_us = now_us;
+  calls_[start.attempt_id] = std::move(call);
+  Handle(std::move(event));
 }
 
 void ChainShell::Cancel(const std::shared_ptr<StartCall>& call) {
   const auto found = std::find_if(calls_.begin(), calls_.end(),
-                                  [&](const auto& entry) { return entry.second.call == call; });
+                                  [&](const auto& entry) { return entry.second.start == call; });
   if (found == calls_.end()) return;
   Handle(AbortRequested{found->first, absl::CancelledError("the caller has gone away")});
+}
+
+void ChainShell::Cancel(const std::shared_ptr<worker::TokenStream>& stream) {
+  if (stream == nullptr) return;  // It has ended meanwhile.
+  const auto found = std::find_if(calls_.begin(), calls_.end(),
+                                  [&](const auto& entry) { return entry.second.stream == stream; });
+  if (found == calls_.end()) return;
+  Handle(AbortRequested{found->first, absl::CancelledError("the stream was cancelled")});
 }
 
 void ChainShell::Abort(uint64_t attempt_id, const std::string& reason) {
@@ -220,26 +244,49 @@ void ChainShell::TellCosts(int64_t now_us) {
   }
 }
 
+void ChainShell::ObservePrompt(const Call& call, const PrefillOutcome& outcome) {
+  options_.metrics->Observe(Metric::kPrefillSeconds,
+                            static_cast<double>(NowUs() - call.begun_us) * 1e-6);
+  options_.metrics->Observe(Metric::kRequestChunks, static_cast<double>(outcome.chunks.size()));
+}
+
+void ChainShell::Perform(const PromptDone& action) {
+  const Call& call = calls_.at(action.attempt_id);
+  ObservePrompt(call, action.outcome);
+  v1::DecodeGenerateResponse response;
+  *response.mutable_prompt() = ToProto(action.outcome);
+  if (!call.stream->Push(std::move(response))) EndSlow(action.attempt_id, call);
+}
+
+void ChainShell::Perform(const DeliverToken& action) {
+  options_.metrics->Increment(Metric::kGenerationTokensTotal);
+  const Call& call = calls_.at(action.attempt_id);
+  if (!call.stream->PushToken(action.token, call.prompt->sampler.params().logprobs)) {
+    EndSlow(action.attempt_id, call);
+  }
+}
+
+void ChainShell::EndSlow(uint64_t attempt_id, const Call& call) {
+  call.stream->Break();
+  Handle(AbortRequested{attempt_id,
+                        absl::ResourceExhaustedError("the reader of the stream is too slow")});
+}
+
 void ChainShell::Perform(const FinishRequest& action) {
   const auto found = calls_.find(action.attempt_id);
   BATON_CHECK(found != calls_.end()) << "attempt " << action.attempt_id << " ends twice";
   const Call call = std::move(found->second);
   calls_.erase(found);
   absl::Status status = action.status;
-  if (status.ok()) {
-    options_.metrics->Observe(Metric::kPrefillSeconds,
-                              static_cast<double>(NowUs() - call.begun_us) * 1e-6);
-    options_.metrics->Observe(Metric::kRequestChunks,
-                              static_cast<double>(action.outcome.chunks.size()));
-  } else if (!LegOf(status).has_value()) {
+  if (!status.ok() && !LegOf(status).has_value()) {
     status = WithLeg(std::move(status), "prefill", options_.place.self.instance.id);
   }
-  v1::StartResponse response;
-  *response.mutable_report() = ToProto(action.outcome);
-  for (const SampledToken& token : action.outcome.prompt_tokens) {
-    *response.add_prompt_tokens() = ToProto(token);
+  if (call.stream != nullptr) {
+    if (status.ok()) return call.stream->Conclude(action.reason);
+    return call.stream->Conclude(status);
   }
-  call.call->Reply(status, std::move(response));
+  if (status.ok()) ObservePrompt(call, action.outcome);
+  call.start->Reply(status, ToProto(action.outcome));
 }
 
 }  // namespace baton::prefill

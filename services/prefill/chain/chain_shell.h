@@ -1,5 +1,5 @@
-// The shell around the planner, on stage 0: answers Start calls, sends plans to every stage, and
-// brings the stages' reports back to it.
+// The shell around the planner, on stage 0: answers Start and Generate calls, sends plans to every
+// stage, and brings the stages' reports back to it.
 #ifndef SERVICES_PREFILL_CHAIN_CHAIN_SHELL_H_
 #define SERVICES_PREFILL_CHAIN_CHAIN_SHELL_H_
 
@@ -29,6 +29,7 @@
 #include "services/prefill/stage/activation_channel.h"
 #include "services/prefill/stage/stage_shell.h"
 #include "services/worker/peers.h"
+#include "services/worker/token_stream.h"
 
 namespace baton::prefill {
 
@@ -99,8 +100,12 @@ class ChainShell {
   };
   explicit ChainShell(Options options);
 
+  // The request has a ticket; the chain decodes one without.
   void Start(prefill::Start start, std::shared_ptr<StartCall> call);
-  void Cancel(const std::shared_ptr<StartCall>& call);  // Its client is gone.
+  void Generate(prefill::Start start, std::shared_ptr<worker::TokenStream> stream);
+  // Their client is gone.
+  void Cancel(const std::shared_ptr<StartCall>& call);
+  void Cancel(const std::shared_ptr<worker::TokenStream>& stream);
   void Abort(uint64_t attempt_id, const std::string& reason);
   void OnView(const std::vector<worker::PeerWorker>& workers);
 
@@ -121,15 +126,24 @@ class ChainShell {
   PlannerLoad load() const { return planner_.load(); }
 
  private:
+  // One of the first two.
   struct Call {
-    std::shared_ptr<StartCall> call;
+    std::shared_ptr<StartCall> start;
+    std::shared_ptr<worker::TokenStream> stream;
     PromptContextPtr prompt;
     int64_t begun_us = 0;
+
+    void Refuse(const absl::Status& status) const;
   };
 
   void Handle(PlannerEvent event) { events_.Raise(std::move(event)); }
   void HandleOne(const PlannerEvent& event);
+  void Begin(prefill::Start start, Call call);
+  void ObservePrompt(const Call& call, const PrefillOutcome& outcome);
+  void EndSlow(uint64_t attempt_id, const Call& call);  // Its stream's reader is too slow.
   void Perform(const IssuePlan& action);
+  void Perform(const PromptDone& action);
+  void Perform(const DeliverToken& action);
   void Perform(const FinishRequest& action);
   void Perform(const FailChain& action);
   void Perform(const ObservePlan& action);

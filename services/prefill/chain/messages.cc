@@ -12,8 +12,6 @@
 namespace baton::prefill {
 namespace {
 
-constexpr int kMaxPlanEntries = 4096;  // Items, opens and aborts of one plan, each.
-
 using TokenIds = google::protobuf::RepeatedField<int32_t>;
 
 absl::Status CheckIds(const TokenIds& ids, const PlanBounds& bounds, const std::string& field) {
@@ -36,7 +34,7 @@ absl::StatusOr<Ticket> TicketFromProto(const v1::Ticket& proto, const PlanBounds
 
 // What a later stage knows of a request.
 absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
-                                                  const PlanBounds& bounds,
+                                                  const PlanBounds& bounds, int prompt_tokens,
                                                   const std::string& field) {
   BATON_ASSIGN_OR_RETURN(
       TokenSampler sampler,
@@ -48,7 +46,7 @@ absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
                         std::move(sampler),
                         tracing::ParseTraceContext(proto.traceparent(), proto.tracestate())};
   const bool wanted = bounds.embeds || context.LaterStagesNeedTokens();
-  const int expected = wanted ? proto.ticket().prompt_tokens() : 0;
+  const int expected = wanted ? prompt_tokens : 0;
   BATON_RETURN_IF_ERROR(InRange(proto.prompt_token_ids_size(), expected, expected, ids));
   return std::make_shared<const PromptContext>(std::move(context));
 }
@@ -57,13 +55,17 @@ absl::StatusOr<PlanOpen> OpenFromProto(const v1::PlanOpen& proto, const PlanBoun
                                        const std::string& field) {
   PlanOpen open;
   open.attempt_id = proto.attempt_id();
-  BATON_ASSIGN_OR_RETURN(open.ticket, TicketFromProto(proto.ticket(), bounds, field + ".ticket"));
-  BATON_RETURN_IF_ERROR(InRange(open.ticket.prompt_tokens, 1, bounds.max_context_tokens,
-                                field + ".ticket.prompt_tokens"));
-  if (proto.pages_size() != open.ticket.prompt_pages) {
+  if (proto.has_ticket()) {
+    BATON_ASSIGN_OR_RETURN(open.ticket, TicketFromProto(proto.ticket(), bounds, field + ".ticket"));
+  } else {
+    open.decoded_prompt_tokens = proto.prompt_tokens();
+  }
+  BATON_RETURN_IF_ERROR(InRange(open.prompt_tokens(), 1, bounds.max_context_tokens,
+                                field + (open.ticket ? ".ticket" : "") + ".prompt_tokens"));
+  if (open.ticket && proto.pages_size() != open.ticket->prompt_pages) {
     return InvalidField(
         field + ".pages",
-        absl::StrCat(proto.pages_size(), " pages, the ticket has ", open.ticket.prompt_pages));
+        absl::StrCat(proto.pages_size(), " pages, the ticket has ", open.ticket->prompt_pages));
   }
   std::set<int> unique;
   for (const int page : proto.pages()) {
@@ -81,7 +83,9 @@ absl::StatusOr<PlanItem> ItemFromProto(const v1::PlanItem& proto, const PlanBoun
       InRange(proto.token_begin(), 0, bounds.max_context_tokens - 1, "plan.items.token_begin"));
   BATON_RETURN_IF_ERROR(
       InRange(proto.token_count(), 1, bounds.max_plan_tokens, "plan.items.token_count"));
-  return PlanItem{proto.attempt_id(), proto.token_begin(), proto.token_count(), proto.final()};
+  BATON_RETURN_IF_ERROR(InRange(proto.token_id(), 0, bounds.vocab_size - 1, "plan.items.token_id"));
+  return PlanItem{proto.attempt_id(), proto.token_begin(), proto.token_count(),
+                  proto.final(),      proto.draws(),       proto.token_id()};
 }
 
 }  // namespace
@@ -100,7 +104,9 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
       TokenSampler sampler,
       TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
   BATON_RETURN_IF_ERROR(sampler.CheckPromptLogprobs(ids.size()));
-  BATON_ASSIGN_OR_RETURN(start.ticket, TicketFromProto(proto.ticket(), bounds, "ticket"));
+  if (proto.has_ticket()) {
+    BATON_ASSIGN_OR_RETURN(start.ticket, TicketFromProto(proto.ticket(), bounds, "ticket"));
+  }
   BATON_RETURN_IF_ERROR(InRange(proto.timeout_ms(), int64_t{1}, kMaxTimeoutMs, "timeout_ms"));
   start.timeout_ms = proto.timeout_ms();
   start.prompt = std::make_shared<PromptContext>(
@@ -118,11 +124,14 @@ v1::Plan ToProto(const PlanWithContexts& plan, bool embeds) {
     out.set_token_begin(item.token_begin);
     out.set_token_count(item.token_count);
     out.set_final(item.final);
+    out.set_draws(item.draws);
+    out.set_token_id(item.token);
   }
   for (const PlanOpen& open : plan.plan.opens) {
     v1::PlanOpen& out = *proto.add_opens();
     out.set_attempt_id(open.attempt_id);
-    *out.mutable_ticket() = rpc::ToProto(open.ticket);
+    if (open.ticket) *out.mutable_ticket() = rpc::ToProto(*open.ticket);
+    out.set_prompt_tokens(open.decoded_prompt_tokens);
     out.mutable_pages()->Add(open.pages.begin(), open.pages.end());
     const PromptContext& context = *plan.opens.at(open.attempt_id);
     *out.mutable_sampling() = context.sampling;
@@ -156,7 +165,7 @@ absl::StatusOr<PlanWithContexts> FromProto(const v1::Plan& proto, const PlanBoun
     const std::string field = absl::StrCat("plan.opens[", i, "]");
     BATON_ASSIGN_OR_RETURN(PlanOpen open, OpenFromProto(proto.opens(i), bounds, field));
     BATON_ASSIGN_OR_RETURN(plan.opens[open.attempt_id],
-                           ContextFromProto(proto.opens(i), bounds, field));
+                           ContextFromProto(proto.opens(i), bounds, open.prompt_tokens(), field));
     plan.plan.opens.push_back(std::move(open));
   }
   plan.plan.aborts.assign(proto.aborts().begin(), proto.aborts().end());
@@ -207,15 +216,45 @@ v1::PlanDone ToProto(const PlanDone& done) {
     out.set_first(told.first);
     for (const SampledToken& token : told.tokens) *out.add_tokens() = ToProto(token);
   }
+  for (const DrawnToken& drawn : done.drawn) {
+    v1::DrawnToken& out = *proto.add_drawn();
+    out.set_attempt_id(drawn.attempt_id);
+    if (drawn.token.ok()) {
+      out.mutable_token()->set_token_id(drawn.token->token);
+      *out.mutable_token()->mutable_logprobs() = rpc::LogprobsToProto(*drawn.token);
+    } else {
+      out.set_code(drawn.token.status().raw_code());
+      out.set_message(std::string(drawn.token.status().message()));
+    }
+  }
   return proto;
 }
+
+namespace {
+
+absl::Status AddDrawn(const v1::DrawnToken& proto, PlanDone& done) {
+  BATON_RETURN_IF_ERROR(InRange(proto.code(), 0, 16, "plan_done.drawn.code"));
+  if (proto.code() == 0 && !proto.has_token()) {
+    return InvalidField("plan_done.drawn", "has neither token nor error");
+  }
+  absl::StatusOr<SampledToken>& token =
+      done.drawn.emplace_back(DrawnToken{proto.attempt_id(), SampledToken{}}).token;
+  if (proto.code() == 0) {
+    token = rpc::SampledFromProto(proto.token().token_id(), proto.token().logprobs());
+  } else {
+    token = absl::Status(static_cast<absl::StatusCode>(proto.code()), proto.message());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<PlanDone> FromProto(const v1::PlanDone& proto) {
   if (proto.number() == 0) return InvalidField("plan_done.number", "must not be 0");
   if (proto.compute_us() < 0 || proto.wait_us() < 0) {
     return InvalidField("plan_done", "a time is negative");
   }
-  PlanDone done{proto.number(), proto.compute_us(), proto.wait_us(), {}};
+  PlanDone done{proto.number(), proto.compute_us(), proto.wait_us(), {}, {}};
   BATON_RETURN_IF_ERROR(
       InRange(proto.prompt_tokens_size(), 0, kMaxPlanEntries, "plan_done.prompt_tokens"));
   for (const v1::PromptTokens& told : proto.prompt_tokens()) {
@@ -229,6 +268,10 @@ absl::StatusOr<PlanDone> FromProto(const v1::PlanDone& proto) {
     for (const v1::PromptToken& token : told.tokens()) {
       out.tokens.push_back(rpc::SampledFromProto(token.token_id(), token.logprobs()));
     }
+  }
+  BATON_RETURN_IF_ERROR(InRange(proto.drawn_size(), 0, kMaxPlanEntries, "plan_done.drawn"));
+  for (const v1::DrawnToken& drawn : proto.drawn()) {
+    BATON_RETURN_IF_ERROR(AddDrawn(drawn, done));
   }
   return done;
 }
@@ -263,8 +306,9 @@ absl::StatusOr<RequestClosed> FromProto(const v1::RequestClosed& proto) {
   return closed;
 }
 
-v1::PrefillReport ToProto(const PrefillOutcome& outcome) {
-  v1::PrefillReport report;
+v1::StartResponse ToProto(const PrefillOutcome& outcome) {
+  v1::StartResponse response;
+  v1::PrefillReport& report = *response.mutable_report();
   for (const ChunkTiming& chunk : outcome.chunks) {
     v1::ChunkReport& out = *report.add_chunks();
     out.set_token_begin(chunk.token_begin);
@@ -281,7 +325,10 @@ v1::PrefillReport ToProto(const PrefillOutcome& outcome) {
   report.set_kv_bytes(outcome.kv_bytes);
   report.set_kv_transfer_us(outcome.kv_transfer_us);
   report.set_kv_exposed_us(outcome.kv_exposed_us);
-  return report;
+  for (const SampledToken& token : outcome.prompt_tokens) {
+    *response.add_prompt_tokens() = ToProto(token);
+  }
+  return response;
 }
 
 }  // namespace baton::prefill

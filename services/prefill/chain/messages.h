@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@
 #include "services/prefill/stage/stage_shell.h"
 
 namespace baton::prefill {
+
+inline constexpr int kMaxPlanEntries = 4096;  // Items, opens and aborts of one plan, each.
 
 struct PlanBounds {
   int page_count = 0;
@@ -34,7 +37,7 @@ struct PlanBounds {
 struct Start {
   uint64_t attempt_id = 0;
   PromptContextPtr prompt;
-  Ticket ticket;
+  std::optional<Ticket> ticket;  // None: the chain is to decode it.
   int64_t timeout_ms = 0;
 };
 
@@ -56,7 +59,7 @@ absl::StatusOr<PlanDone> FromProto(const v1::PlanDone& proto);
 v1::RequestClosed ToProto(const RequestClosed& closed);
 absl::StatusOr<RequestClosed> FromProto(const v1::RequestClosed& proto);
 
-v1::PrefillReport ToProto(const PrefillOutcome& outcome);
+v1::StartResponse ToProto(const PrefillOutcome& outcome);
 
 }  // namespace baton::prefill
 

@@ -66,6 +66,7 @@ void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
   shared_credit = 0;
   open.clear();
   aborts_due.clear();
+  ready.clear();
   plans.clear();
   done.clear();
   pool.reset();
@@ -87,18 +88,22 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
         "prompt_token_ids",
         absl::StrCat(event.prompt_tokens, " tokens, expected 1 to ", limits.max_context_tokens));
   }
-  const int pages = PagesFor(event.prompt_tokens);
-  if (event.ticket.prompt_tokens != event.prompt_tokens || event.ticket.prompt_pages != pages) {
+  int pages = PagesFor(event.prompt_tokens);
+  if (!event.ticket.has_value()) {
+    BATON_RETURN_IF_ERROR(CheckDecoded(event));
+    pages = PagesFor(event.prompt_tokens + TokenLimitOf(event));
+  } else if (event.ticket->prompt_tokens != event.prompt_tokens ||
+             event.ticket->prompt_pages != pages) {
     return InvalidField("ticket",
-                        absl::StrCat("reserves ", event.ticket.prompt_tokens, " tokens in ",
-                                     event.ticket.prompt_pages, " pages, the prompt has ",
+                        absl::StrCat("reserves ", event.ticket->prompt_tokens, " tokens in ",
+                                     event.ticket->prompt_pages, " pages, the prompt has ",
                                      event.prompt_tokens, " tokens in ", pages, " pages"));
   }
   if (pages > pool->page_count()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the prompt needs ", pages, " pages, the prefill chain has ", pool->page_count()));
   }
-  const bool admissible = queue.empty() && HasRoomFor(event.prompt_tokens);
+  const bool admissible = queue.empty() && HasRoomFor(pages);
   if (!admissible && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
     Covered<"planner: the queue is full">();
     return Overloaded(absl::ResourceExhaustedError(absl::StrCat(
@@ -120,6 +125,8 @@ void ChainPlanner::State::On(const StartRequested& event, int64_t now_us) {
   request.prompt_tokens = event.prompt_tokens;
   request.deadline_us = event.deadline_us;
   request.prompt_logprobs = event.prompt_logprobs;
+  request.stop = event.stop;
+  request.token_limit = TokenLimitOf(event);
   request.arrived_us = now_us;
   Enqueue(event.attempt_id);
   deadlines.emplace(event.deadline_us, event.attempt_id);
@@ -173,17 +180,21 @@ void ChainPlanner::State::StageDone(size_t stage, const PlanDone& plan_done, int
     LearnFrom(plan, stage);
     for (const auto& [attempt_id, chunk] : plan.chunks) {
       Request& request = requests.at(attempt_id);  // Held until every stage is done with the plan.
-      if (request.finished) continue;
+      // What is late of a prompt that is computed is not told: its first token does not wait for
+      // it.
+      if (request.finished || request.decoding()) continue;
       request.outcome.chunks[chunk].stages[stage] = {
-          number, plan_done.compute_us, plan_done.wait_us, {}};
+          number, plan_done.compute_us, plan_done.wait_us, {}, {}};
       if (!last_stage) continue;
       request.outcome.compute_us = now_us - request.first_plan_us;
       request.computed_tokens += request.outcome.chunks[chunk].token_count;
     }
   }
-  if (last_stage) {
-    for (const PromptTokens& told : plan_done.prompt_tokens) TakePromptTokens(told);
-  }
+  if (!last_stage) return;
+  for (const PromptTokens& told : plan_done.prompt_tokens) TakePromptTokens(told);
+  const auto plan = std::find_if(plans.begin(), plans.end(),
+                                 [number](const IssuedPlan& p) { return p.number == number; });
+  if (plan != plans.end()) TakeDrawn(*plan, plan_done);
 }
 
 void ChainPlanner::State::TakePromptTokens(const PromptTokens& told) {
@@ -228,11 +239,13 @@ void ChainPlanner::State::On(const StageRequestClosed& event, int64_t /*now_us*/
   ReleaseIfClosed(closed.attempt_id);
 }
 
-void ChainPlanner::State::Finish(uint64_t attempt_id, Request& request, absl::Status status) {
+void ChainPlanner::State::Finish(uint64_t attempt_id, Request& request, absl::Status status,
+                                 FinishReason reason) {
   BATON_CHECK(!request.finished) << "I2: attempt " << attempt_id << " finishes twice";
   request.finished = true;
   deadlines.erase({request.deadline_us, attempt_id});
-  Emit(FinishRequest{attempt_id, std::move(status), std::exchange(request.outcome, {})});
+  std::erase(ready, attempt_id);
+  Emit(FinishRequest{attempt_id, std::move(status), std::exchange(request.outcome, {}), reason});
 }
 
 void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status) {
@@ -278,7 +291,8 @@ void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
 
 bool ChainPlanner::State::MayIssue() const {
   return up && issued - done.back() < static_cast<uint64_t>(limits.plan_window) &&
-         issued - done.front() < static_cast<uint64_t>(limits.stage0_lead);
+         issued - done.front() < static_cast<uint64_t>(limits.stage0_lead) &&
+         PlansThatDraw() < done.size();
 }
 
 void ChainPlanner::State::IssuePlans(int64_t now_us) {
@@ -320,7 +334,10 @@ int64_t ChainPlanner::NextDeadlineUs() const {
 
 bool ChainPlanner::up() const { return state_->up; }
 
-int ChainPlanner::max_plan_tokens() const { return state_->policy->max_plan_tokens(); }
+int ChainPlanner::max_plan_tokens() const {
+  const PlannerLimits& limits = state_->limits;
+  return state_->policy->max_plan_tokens() + (limits.decodes ? limits.max_open_requests : 0);
+}
 
 const BlockPool* ChainPlanner::pool() const {
   return state_->pool.has_value() ? &*state_->pool : nullptr;
@@ -346,8 +363,9 @@ PlannerLoad ChainPlanner::load() const {
   }
   load.plans_in_flight = static_cast<int>(state_->plans.size());
   for (const uint64_t attempt_id : state_->open) {
-    const int computed = state_->requests.at(attempt_id).computed_tokens;
-    if (computed > 0) load.prompts.push_back({attempt_id, computed});
+    const State::Request& request = state_->requests.at(attempt_id);
+    if (request.computed_tokens == 0 || request.decoding()) continue;
+    load.prompts.push_back({attempt_id, request.computed_tokens});
   }
   return load;
 }

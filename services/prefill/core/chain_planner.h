@@ -6,8 +6,13 @@
 // it fails. A failed one stays, finished, until the stages have closed it, for its pages are freed
 // only when every stage has closed it and is done with every plan that names it.
 //
-// A prompt is admitted when the pages for all of it are free, so that an open one never waits for
-// pages. The oldest waiting one is overtaken only by prompts that leave pages and a place for it.
+// A request without a ticket is decoded by the chain (planner_decoding.cc): each plan begins with
+// rows of one token, for requests whose last token is known, and has its chunks beside them. The
+// request ends when stage 0 has seen its last token, and the next plan closes it on every stage.
+//
+// A prompt is admitted when the pages for all of it, and for what the chain will decode, are free,
+// so that an open one never waits for pages. The oldest waiting one is overtaken only by prompts
+// that leave pages and a place for it.
 //
 // The oldest open prompt with tokens left leads: it fills the plans, and the next oldest fills what
 // it leaves of its last one. But while there are shorter ones (less to compute than the leader),
@@ -47,6 +52,8 @@
 #include "common/chunking/stage_cost.h"
 #include "common/kv/block_pool.h"
 #include "common/types/drain_counts.h"
+#include "common/types/sampled_token.h"
+#include "common/types/stop_rule.h"
 #include "common/types/ticket.h"
 #include "services/prefill/core/plan.h"
 
@@ -78,6 +85,11 @@ struct PlannerLimits {
   // deadline, and computed as far as it will be. What it still sends ends within a few seconds,
   // when the transport completes it or the endpoint fails (common/transport/endpoint_life.h).
   int64_t close_grace_us = 15'000'000;
+  int vocab_size = INT_MAX;  // Tokens that are drawn are below it.
+  // With requests that decode: a plan has no more chunks than it is predicted to take so long for,
+  // but a page at least. 0, or while costs are not known: it has as many as without them.
+  int64_t target_itl_us = 0;
+  bool decodes = false;  // Requests may come without a ticket.
 };
 
 // How plans are cut by them: whole prompts are still bounded by the longest, as buffers are.
@@ -99,9 +111,10 @@ struct ChainDown {  // A link broke or a member left: everything in the chain en
 struct StartRequested {
   uint64_t attempt_id = 0;
   int prompt_tokens = 0;
-  Ticket ticket;
+  std::optional<Ticket> ticket;  // None: the chain decodes it.
   int64_t deadline_us = kNeverUs;
   bool prompt_logprobs = false;  // The outcome has them for every token but the first.
+  StopRule stop;                 // Without a ticket.
 };
 struct AbortRequested {  // Unknown attempts are ignored: an abort may come after the end.
   uint64_t attempt_id = 0;
@@ -146,12 +159,23 @@ struct PrefillOutcome {
   int64_t kv_transfer_us = 0;
   int64_t kv_exposed_us = 0;
 };
+// The prompt of a request without a ticket is computed. Comes once, before its first token.
+struct PromptDone {
+  uint64_t attempt_id = 0;
+  PrefillOutcome outcome;
+};
+// The next token of a request without a ticket, a stop token too.
+struct DeliverToken {
+  uint64_t attempt_id = 0;
+  SampledToken token;
+};
 // A StartRequested that is refused is answered within the same Handle. ALREADY_EXISTS answers that
 // second call alone: the attempt that has the id goes on.
 struct FinishRequest {
   uint64_t attempt_id = 0;
   absl::Status status;
-  PrefillOutcome outcome;  // As far as it came.
+  PrefillOutcome outcome;  // As far as it came, and PromptDone has not told it.
+  FinishReason reason = FinishReason::kLength;  // Of what the chain has decoded to its end.
 };
 // The stage does not get on, though its links stand: what was sent to it is lost. Ends the epoch.
 struct FailChain {
@@ -166,7 +190,8 @@ struct ObservePlan {
   double predicted_us = 0;
   int64_t compute_us = 0;
 };
-using PlannerAction = std::variant<IssuePlan, FinishRequest, FailChain, ObservePlan>;
+using PlannerAction =
+    std::variant<IssuePlan, PromptDone, DeliverToken, FinishRequest, FailChain, ObservePlan>;
 
 // What is known of a stage's costs.
 struct LearnedCost {
@@ -177,7 +202,8 @@ struct LearnedCost {
   int layers = 0;                 // The stage's, from ChainUp.
 };
 
-// For an open prompt: the last stage has computed its first `computed_tokens`, at least one.
+// For an open prompt that the last stage is not through with, or that is handed over: it has
+// computed its first `computed_tokens`, at least one.
 struct PromptProgress {
   uint64_t attempt_id = 0;
   int computed_tokens = 0;

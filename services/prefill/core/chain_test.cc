@@ -31,6 +31,7 @@ struct Settings {
   double abort_chance = 0;
   int64_t abort_begin_us = kNeverUs;  // All that are aborted are within 10 ms from then.
   double send_error_chance = 0;
+  double decoded_chance = 0;  // That a request has no ticket.
 };
 
 class Chain {
@@ -44,7 +45,8 @@ class Chain {
                   .stage0_lead = std::max(2, settings.plans_in_flight),
                   .max_open_requests = 5,
                   .max_queued_requests = 2000,
-                  .max_context_tokens = settings.pages * kPageSize}) {
+                  .max_context_tokens = settings.pages * kPageSize,
+                  .decodes = true}) {
     for (int i = 0; i < settings.stages; ++i) {
       stages_.push_back(
           std::make_unique<Stage>(StageOptions{.stage = i,
@@ -79,10 +81,16 @@ class Chain {
     EXPECT_EQ(finished_.size(), static_cast<size_t>(settings_.requests));
     for (const auto& [attempt, status] : finished_) {
       if (!status.ok()) continue;
+      const bool decoded = texts_.contains(attempt);
+      if (decoded) ExpectText(attempt);
       for (const Shell& shell : shells_) {
-        EXPECT_EQ(shell.committed.count(attempt), 1u);
-        EXPECT_EQ(shell.sent.at(attempt).size(), static_cast<size_t>(PagesOf(attempt)));
-        EXPECT_EQ(shell.computed.at(attempt), prompts_.at(attempt));
+        EXPECT_EQ(shell.committed.count(attempt), decoded ? 0u : 1u);
+        EXPECT_EQ(shell.sent.contains(attempt), !decoded);
+        if (!decoded) {
+          EXPECT_EQ(shell.sent.at(attempt).size(), static_cast<size_t>(PagesOf(attempt)));
+        }
+        const int fed = decoded ? static_cast<int>(texts_.at(attempt).size()) - 1 : 0;
+        EXPECT_EQ(shell.computed.at(attempt), prompts_.at(attempt) + fed);
       }
     }
   }
@@ -114,6 +122,24 @@ class Chain {
     int64_t executor_free_us = 0;
   };
 
+  // The token that follows (attempt, position) in the context; some of them end a text.
+  static int32_t NextToken(uint64_t attempt, int position) {
+    return static_cast<int32_t>((attempt * 31 + static_cast<uint64_t>(position) * 7) % 50);
+  }
+  static constexpr int32_t kEos = 3;
+  int TokenLimit(uint64_t attempt) const {
+    return std::min(limits_.at(attempt), settings_.pages * kPageSize - prompts_.at(attempt));
+  }
+  void ExpectText(uint64_t attempt) const {
+    std::vector<int32_t> expected;
+    while (static_cast<int>(expected.size()) < TokenLimit(attempt)) {
+      const int position = prompts_.at(attempt) + static_cast<int>(expected.size()) - 1;
+      expected.push_back(NextToken(attempt, position));
+      if (expected.back() == kEos) break;
+    }
+    EXPECT_EQ(texts_.at(attempt), expected);
+  }
+
   uint64_t OutputCount() const {
     return static_cast<uint64_t>(OutputBuffers(settings_.plans_in_flight));
   }
@@ -135,8 +161,14 @@ class Chain {
     StartRequested start;
     start.attempt_id = attempt;
     start.prompt_tokens = tokens;
-    start.ticket.prompt_tokens = tokens;
-    start.ticket.prompt_pages = PagesOf(attempt);
+    if (random_.Chance(settings_.decoded_chance)) {
+      limits_[attempt] = static_cast<int>(random_.Between(1, 40));
+      start.stop = {.max_tokens = limits_[attempt], .eos_ids = {kEos}};
+    } else {
+      start.ticket.emplace();
+      start.ticket->prompt_tokens = tokens;
+      start.ticket->prompt_pages = PagesOf(attempt);
+    }
     start.prompt_logprobs = WantsPrompt(attempt);
     const int64_t arrival_us = random_.Between(0, 3000);
     At(arrival_us, [this, start] { ToPlanner(start); });
@@ -156,12 +188,25 @@ class Chain {
     for (PlannerAction& action : actions) {
       if (const auto* finish = std::get_if<FinishRequest>(&action)) {
         EXPECT_TRUE(finished_.emplace(finish->attempt_id, finish->status).second) << "I2";
-        if (finish->status.ok()) CheckPromptTokens(finish->attempt_id, finish->outcome);
+        const bool decoded = limits_.contains(finish->attempt_id);
+        if (finish->status.ok() && !decoded) {
+          CheckPromptTokens(finish->attempt_id, finish->outcome);
+        }
+        continue;
+      }
+      if (const auto* prompt = std::get_if<PromptDone>(&action)) {
+        CheckPromptTokens(prompt->attempt_id, prompt->outcome);
+        EXPECT_TRUE(texts_.emplace(prompt->attempt_id, std::vector<int32_t>()).second);
+        continue;
+      }
+      if (const auto* token = std::get_if<DeliverToken>(&action)) {
+        EXPECT_EQ(finished_.count(token->attempt_id), 0u) << "a token after the end";
+        texts_.at(token->attempt_id).push_back(token->token.token);
         continue;
       }
       if (std::holds_alternative<ObservePlan>(action)) continue;
       const Plan plan = std::get<IssuePlan>(std::move(action)).plan;
-      EXPECT_LE(plan.TokenCount(), settings_.chunk_tokens);
+      EXPECT_LE(plan.TokenCount(), planner_.max_plan_tokens());
       for (size_t i = 0; i < stages_.size(); ++i) {
         At(InOrder(shells_[i].path_free_us), [this, i, plan] { ToStage(i, PlanArrived{plan}); });
       }
@@ -204,7 +249,7 @@ class Chain {
     }
     EXPECT_LE(++shell.with_executor, settings_.plans_in_flight);
     most_with_executor_ = std::max(most_with_executor_, shell.with_executor);
-    size_t finals = 0;
+    ComputeFinished finished{run.epoch, run.number, absl::OkStatus(), 1, {}, {}};
     for (const RunCompute::Item& item : run.items) {
       int& computed = shell.computed[item.item.attempt_id];
       EXPECT_EQ(computed, item.item.token_begin);
@@ -214,12 +259,18 @@ class Chain {
       for (size_t p = static_cast<size_t>(first); p < item.pages.size(); ++p) {
         EXPECT_EQ(shell.reading[item.pages[p]], 0) << "a page that is being sent is overwritten";
       }
-      finals += item.item.final ? 1 : 0;
-    }
-    ComputeFinished finished{run.epoch, run.number, absl::OkStatus(), 1, {}, {}};
-    if (i + 1 == stages_.size()) {
-      finished.first_tokens.resize(finals, SampledToken{});
-      for (const RunCompute::Item& item : run.items) TellPrompt(item.item, finished);
+      const int fed = item.item.token_begin;
+      const bool decodes = item.item.token_begin >= prompts_[item.item.attempt_id];
+      EXPECT_EQ(item.generated, std::max(computed - prompts_[item.item.attempt_id], 0));
+      if (decodes) {
+        EXPECT_EQ(item.item.token, NextToken(item.item.attempt_id, fed - 1));
+      }
+      if (i + 1 < stages_.size()) continue;
+      if (item.item.final || item.item.draws) {
+        finished.drawn.emplace_back(
+            SampledToken{NextToken(item.item.attempt_id, computed - 1), 0, {}});
+      }
+      if (!decodes) TellPrompt(item.item, finished);
     }
     // One after another, in the order in which they came.
     const int64_t takes_us = random_.Between(1, 100);
@@ -232,7 +283,7 @@ class Chain {
   void TellPrompt(const PlanItem& item, ComputeFinished& finished) {
     if (!WantsPrompt(item.attempt_id)) return;
     ComputeFinished::Prompt prompt{{item.attempt_id, item.token_begin + 1, {}}, absl::OkStatus()};
-    const int end = item.token_begin + item.token_count + (item.final ? 0 : 1);
+    const int end = item.token_begin + item.token_count + (item.final || item.draws ? 0 : 1);
     for (int i = prompt.told.first; i < end; ++i) {
       prompt.told.tokens.push_back(PromptToken(item.attempt_id, i));
     }
@@ -298,6 +349,8 @@ class Chain {
   std::vector<std::unique_ptr<Stage>> stages_;
   std::vector<Shell> shells_;
   std::map<uint64_t, int> prompts_;
+  std::map<uint64_t, int> limits_;                  // max_tokens of those that are decoded.
+  std::map<uint64_t, std::vector<int32_t>> texts_;  // Of these, from PromptDone on.
   std::map<uint64_t, absl::Status> finished_;
   std::map<std::pair<int64_t, uint64_t>, std::function<void()>> agenda_;
   uint64_t sequence_ = 0;
@@ -325,6 +378,39 @@ TEST(ChainTest, EveryPromptRunsOnce) {
     chain.ExpectAtRest();
     EXPECT_EQ(chain.succeeded(), static_cast<size_t>(settings.requests));
   }
+}
+
+TEST(ChainTest, DecodesBesideHandingOver) {
+  for (uint64_t seed = 3000; seed < 3150 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    Settings settings = Draw(random);
+    settings.decoded_chance = random.Chance(0.5) ? 1 : 0.5;
+    Chain chain(random.Next(), settings);
+    chain.Run();
+    chain.ExpectAtRest();
+    EXPECT_EQ(chain.succeeded(), static_cast<size_t>(settings.requests));
+  }
+}
+
+TEST(ChainTest, AbortsOfDecodedRequestsLeaveNothingBehind) {
+  size_t succeeded = 0;
+  size_t aborted = 0;
+  for (uint64_t seed = 4000; seed < 4150 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    Settings settings = Draw(random);
+    settings.decoded_chance = 0.7;
+    settings.abort_chance = 0.5;
+    settings.send_error_chance = random.Chance(0.5) ? 0.02 : 0;
+    Chain chain(random.Next(), settings);
+    chain.Run();
+    chain.ExpectAtRest();
+    succeeded += chain.succeeded();
+    aborted += chain.aborted();
+  }
+  EXPECT_GT(succeeded, 300u);
+  EXPECT_GT(aborted, 300u);
 }
 
 TEST(ChainTest, AsManyPlansAsMayAreWithTheExecutor) {

@@ -4,10 +4,12 @@
 #define SERVICES_PREFILL_CORE_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/types/sampled_token.h"
 #include "common/types/ticket.h"
 
@@ -16,25 +18,34 @@ namespace baton::prefill {
 // A request's entry into the chain, carried by the plan of its first chunk.
 struct PlanOpen {
   uint64_t attempt_id = 0;
-  Ticket ticket;
-  std::vector<int> pages;  // The chain's, for the whole prompt; the same ids on every stage.
+  // Where the prompt's KV goes. Without one the chain decodes the request, and sends no KV.
+  std::optional<Ticket> ticket;
+  // The chain's, for the whole prompt and what the chain decodes; the same ids on every stage.
+  std::vector<int> pages;
+  int decoded_prompt_tokens = 0;  // Without a ticket, which says them.
+
+  int prompt_tokens() const { return ticket ? ticket->prompt_tokens : decoded_prompt_tokens; }
 };
 
-// Tokens [token_begin, token_begin + token_count) of one prompt. token_begin is a multiple of the
-// page size, so that a chunk covers whole pages but for the end of the prompt.
+// A row of a plan: tokens [token_begin, token_begin + token_count) of one request. Of a prompt they
+// are a chunk, which begins on a page, so that it covers whole pages but for the end of the prompt.
+// Behind the prompt it is one token, that the chain has drawn: a decode step.
 struct PlanItem {
   uint64_t attempt_id = 0;
   int token_begin = 0;
   int token_count = 0;
-  bool final = false;
+  bool final = false;  // The prompt ends here, and with it the stages' work; only with a ticket.
+  bool draws = false;  // Without a ticket: the next token is drawn, and the chain decodes it.
+  int32_t token = 0;   // Behind the prompt: the one to feed.
 };
 
 struct Plan {
   uint64_t epoch = 0;
   uint64_t number = 0;  // From 1, without a gap.
   std::vector<PlanOpen> opens;
-  std::vector<PlanItem> items;   // At most one per request.
-  std::vector<uint64_t> aborts;  // Applied before the items; an aborted request has no item here.
+  std::vector<PlanItem> items;  // At most one per request.
+  // Applied before the items; an aborted request has no item here. What the chain decodes ends so.
+  std::vector<uint64_t> aborts;
 
   int TokenCount() const {
     int tokens = 0;
@@ -50,11 +61,18 @@ struct PromptTokens {
   std::vector<SampledToken> tokens;
 };
 
+// What came of an item that draws. An error ends this request alone.
+struct DrawnToken {
+  uint64_t attempt_id = 0;
+  absl::StatusOr<SampledToken> token;
+};
+
 struct PlanDone {
   uint64_t number = 0;
   int64_t compute_us = 0;
   int64_t wait_us = 0;  // Idle with the plan at hand: for its input or for an output buffer.
   std::vector<PromptTokens> prompt_tokens;  // From the last stage, of prompts that want them.
+  std::vector<DrawnToken> drawn;            // From the last stage, for the plan's items that draw.
 };
 
 // A stage sends nothing of the request any more; a failed one may still have rows to compute.

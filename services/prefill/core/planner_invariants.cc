@@ -13,7 +13,7 @@ absl::Status ChainPlanner::State::CheckPages() const {
   std::vector<bool> seen(static_cast<size_t>(pool->page_count()), false);
   int owned = 0;
   for (const auto& [attempt_id, request] : requests) {
-    const int expected = request.open ? PagesFor(request.prompt_tokens) : 0;
+    const int expected = request.open ? PagesOf(attempt_id) : 0;
     if (static_cast<int>(request.pages.size()) != expected) {
       return absl::InternalError(absl::StrCat("I1: attempt ", attempt_id, " owns ",
                                               request.pages.size(), " pages, not ", expected));
@@ -57,9 +57,16 @@ absl::Status ChainPlanner::CheckInvariants() const {
       return absl::InternalError(
           absl::StrCat("I2: attempt ", attempt_id, " ended and still waits"));
     }
-    if (request.last_plan > state.issued || request.planned_tokens > request.prompt_tokens) {
+    if (request.last_plan > state.issued || request.planned_tokens > request.kv_tokens()) {
       return absl::InternalError(absl::StrCat("attempt ", attempt_id, " is planned past its end"));
     }
+  }
+  for (const uint64_t attempt_id : state.ready) {
+    const State::Request& request = state.requests.at(attempt_id);
+    if (request.decoding() && request.planned_tokens == request.prompt_tokens + request.drawn - 1) {
+      continue;
+    }
+    return absl::InternalError(absl::StrCat("attempt ", attempt_id, " has no token to feed"));
   }
   if (unfinished != state.deadlines.size() || open != state.open.size() ||
       open + state.queue.size() != state.requests.size()) {

@@ -119,6 +119,8 @@ void ChainPlanner::State::KeepFitsFor(const ChainUp& event) {
 }
 
 void ChainPlanner::State::LearnFrom(const IssuedPlan& plan, size_t stage) {
+  // There are thousands of decode steps for each chunk, and they say little of what chunks cost.
+  if (!plan.draws.empty() && !plan.has_chunks) return;
   const int64_t compute_us = plan.compute_us[stage];
   if (!plan.predicted_us.empty() && compute_us > 0) {
     Emit(ObservePlan{static_cast<int>(stage), plan.work.tokens, plan.predicted_us[stage],
@@ -180,7 +182,7 @@ void ChainPlanner::State::EndDrain(int64_t now_us) {
     ++drain_counts.time_over_total;
     Fail(attempt_id,
          EndedByDrain(absl::UnavailableError(
-             "this prefill chain left before the prompt was through (--drain-timeout-ms)")));
+             "this prefill chain left before the request was through (--drain-timeout-ms)")));
   }
 }
 

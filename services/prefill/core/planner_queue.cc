@@ -24,23 +24,21 @@ void ChainPlanner::State::Dequeue(uint64_t attempt_id) {
   waiting_by_size.erase({request.prompt_tokens, request.order, attempt_id});
 }
 
-bool ChainPlanner::State::HasRoomFor(int prompt_tokens) const {
-  return PagesFor(prompt_tokens) <= pool->free_pages() &&
-         static_cast<int>(open.size()) < limits.max_open_requests;
+bool ChainPlanner::State::HasRoomFor(int pages) const {
+  return pages <= pool->free_pages() && static_cast<int>(open.size()) < limits.max_open_requests;
 }
 
 bool ChainPlanner::State::MayAdmitOldest() const {
-  const int tokens = requests.at(queue.front()).prompt_tokens;
-  if (PagesFor(tokens) > pool->free_pages())
-    Covered<"planner: the oldest prompt waits for pages">();
-  return HasRoomFor(tokens);
+  const int pages = PagesOf(queue.front());
+  if (pages > pool->free_pages()) Covered<"planner: the oldest prompt waits for pages">();
+  return HasRoomFor(pages);
 }
 
 // What it takes is not what the oldest one waits for.
 bool ChainPlanner::State::MayOvertake(uint64_t attempt_id) const {
   if (attempt_id == queue.front()) return MayAdmitOldest();
-  const int oldest = PagesFor(requests.at(queue.front()).prompt_tokens);
-  const int pages = PagesFor(requests.at(attempt_id).prompt_tokens);
+  const int oldest = PagesOf(queue.front());
+  const int pages = PagesOf(attempt_id);
   return pages + oldest <= pool->free_pages() &&
          static_cast<int>(open.size()) + 1 < limits.max_open_requests;
 }
@@ -48,7 +46,7 @@ bool ChainPlanner::State::MayOvertake(uint64_t attempt_id) const {
 // Opens a waiting request; there is room for it.
 void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us) {
   Request& request = requests.at(attempt_id);
-  std::optional<std::vector<int>> pages = pool->Allocate(PagesFor(request.prompt_tokens));
+  std::optional<std::vector<int>> pages = pool->Allocate(PagesOf(attempt_id));
   BATON_CHECK(pages.has_value()) << "attempt " << attempt_id << " is admitted without pages";
   if (attempt_id != queue.front()) Covered<"planner: a short prompt overtakes a long one">();
   Dequeue(attempt_id);
@@ -61,7 +59,8 @@ void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us)
   request.closed.assign(done.size() * static_cast<size_t>(ranks), false);
   request.first_plan_us = now_us;
   request.outcome.queue_us = now_us - request.arrived_us;
-  plan.opens.push_back({attempt_id, request.ticket, request.pages});
+  plan.opens.push_back({attempt_id, request.ticket, request.pages,
+                        request.ticket.has_value() ? 0 : request.prompt_tokens});
 }
 
 absl::Status ChainPlanner::State::CheckQueue() const {

@@ -44,8 +44,9 @@ const uint64_t* ChainPlanner::State::NextLeader() const {
 double ChainPlanner::State::SetBudget(uint64_t leader) {
   const int prefix_length = requests.at(leader).planned_tokens;
   const int left = TokensLeft(leader);
-  const int tokens = policy->PlanTokens(
+  const int wanted = policy->PlanTokens(
       {prefix_length, left, UnplannedTokens() - left, static_cast<int>(done.size())});
+  const int tokens = BoundByItl(prefix_length, wanted);
   const bool by_time = limits.chunk_rule == ChunkRule::kOptimal;
   prices = by_time ? TokenPrices(costs, prefix_length, tokens) : TokenPrices();
   room_tokens = policy->max_plan_tokens();
@@ -176,26 +177,40 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
     request.last_plan = plan.number;
     plan.aborts.push_back(attempt_id);
   }
+  AddRows(plan);
   ShareOut(plan, now_us);
-  const std::vector<int64_t> never(done.size(), kNeverUs);
-  IssuedPlan record{plan.number, {}, never, never, {}, {}};
   for (const uint64_t attempt_id : open) {
     Request& request = requests.at(attempt_id);
     const int tokens = std::exchange(request.given_tokens, 0);
     if (tokens == 0) continue;
-    PlanItem item{attempt_id, request.planned_tokens, tokens, false};
+    PlanItem item{attempt_id, request.planned_tokens, tokens};
     request.planned_tokens += tokens;
     request.last_plan = plan.number;
-    item.final = request.fully_planned();
+    item.final = request.fully_planned() && request.ticket.has_value();
+    item.draws = request.fully_planned() && !request.ticket.has_value();
     plan.items.push_back(item);
-    record.chunks.emplace_back(attempt_id, request.outcome.chunks.size());
+  }
+  if (!plan.items.empty() || !plan.aborts.empty()) plans.push_back(RecordOf(plan));
+  return plan;
+}
+
+ChainPlanner::State::IssuedPlan ChainPlanner::State::RecordOf(const Plan& plan) {
+  const std::vector<int64_t> never(done.size(), kNeverUs);
+  IssuedPlan record;
+  record.number = plan.number;
+  record.done_us = record.compute_us = never;
+  for (const PlanItem& item : plan.items) {
     record.work.Add(item.token_begin, item.token_count);
+    if (item.draws) record.draws.push_back(item.attempt_id);
+    Request& request = requests.at(item.attempt_id);
+    if (request.decoding()) continue;
+    record.has_chunks = true;
+    record.chunks.emplace_back(item.attempt_id, request.outcome.chunks.size());
     request.outcome.chunks.push_back(
         {item.token_begin, item.token_count, std::vector<PlanDone>(done.size())});
   }
   for (const StageCost& cost : costs) record.predicted_us.push_back(cost.Micros(record.work));
-  if (!plan.items.empty() || !plan.aborts.empty()) plans.push_back(std::move(record));
-  return plan;
+  return record;
 }
 
 }  // namespace baton::prefill

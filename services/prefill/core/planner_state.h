@@ -44,7 +44,10 @@ class RankTally {
     plan.number = done.number;
     plan.compute_us = is_first ? done.compute_us : std::min(plan.compute_us, done.compute_us);
     plan.wait_us = is_first ? done.wait_us : std::min(plan.wait_us, done.wait_us);
-    if (rank == 0) plan.prompt_tokens = done.prompt_tokens;  // Rank 0 samples.
+    if (rank == 0) {  // Which samples.
+      plan.prompt_tokens = done.prompt_tokens;
+      plan.drawn = done.drawn;
+    }
     std::vector<PlanDone> over;
     const uint64_t by_all = *std::min_element(done_.begin(), done_.end());
     while (!open_.empty() && open_.begin()->first <= by_all) {
@@ -66,7 +69,7 @@ class RankTally {
 
 struct ChainPlanner::State {
   struct Request {
-    Ticket ticket;
+    std::optional<Ticket> ticket;  // None: the chain decodes it.
     int prompt_tokens = 0;
     int64_t deadline_us = kNeverUs;
     int64_t arrived_us = 0;
@@ -83,15 +86,26 @@ struct ChainPlanner::State {
     int given_tokens = 0;      // In the plan that is being built.
     uint64_t last_plan = 0;    // The last one that names it.
     std::vector<bool> closed;  // By stage and rank.
+
+    // Without a ticket.
+    StopRule stop;
+    int token_limit = 0;  // New tokens: max_tokens, or what the context leaves.
+    int drawn = 0;
+    int32_t last_token = 0;
+
     // Since when the stages have only to close it, and no caller waits for it.
     int64_t over_us = kNeverUs;
     PrefillOutcome outcome;
 
     // Once every stage is done with it.
     absl::Status CheckPromptTokens() const;
-    // That are in no plan, nor in the one that is being built.
-    int tokens_left() const { return finished ? 0 : prompt_tokens - planned_tokens - given_tokens; }
-    bool fully_planned() const { return planned_tokens == prompt_tokens; }
+    // The prompt's that are in no plan, nor in the one that is being built.
+    int tokens_left() const {
+      return finished ? 0 : std::max(prompt_tokens - planned_tokens - given_tokens, 0);
+    }
+    bool fully_planned() const { return planned_tokens >= prompt_tokens; }
+    bool decoding() const { return drawn > 0 && !finished; }
+    int kv_tokens() const { return prompt_tokens + token_limit; }
   };
 
   // A plan that some stage isn't done with, and the chunks that its timings belong to.
@@ -101,7 +115,9 @@ struct ChainPlanner::State {
     // By stage; kNeverUs: it is not done with it.
     std::vector<int64_t> done_us;
     std::vector<int64_t> compute_us;
-    PlanWork work;
+    std::vector<uint64_t> draws;       // Attempts: of these the last stage draws a token.
+    PlanWork work;                     // Of all items,
+    bool has_chunks = false;           // of which some are chunks.
     std::vector<double> predicted_us;  // By stage; empty if costs were not known.
   };
 
@@ -125,7 +141,8 @@ struct ChainPlanner::State {
   void Fail(uint64_t attempt_id, absl::Status status);
   void ExpireDeadlines(int64_t now_us);
   void ReleaseIfClosed(uint64_t attempt_id);
-  void Finish(uint64_t attempt_id, Request& request, absl::Status status);
+  void Finish(uint64_t attempt_id, Request& request, absl::Status status,
+              FinishReason reason = FinishReason::kLength);
 
   // planner_progress.cc
   absl::Status RefuseToBegin();
@@ -134,7 +151,7 @@ struct ChainPlanner::State {
 
   // The stages have been told all of it.
   bool ToldInFull(const Request& request) const {
-    return request.fully_planned() || request.abort_issued;
+    return (request.ticket.has_value() && request.fully_planned()) || request.abort_issued;
   }
   bool Current(uint64_t event_epoch) const { return event_epoch == epoch; }
   bool MayIssue() const;
@@ -143,15 +160,25 @@ struct ChainPlanner::State {
   // planner_queue.cc
   void Enqueue(uint64_t attempt_id);
   void Dequeue(uint64_t attempt_id);
-  bool HasRoomFor(int prompt_tokens) const;
+  bool HasRoomFor(int pages) const;
   bool MayAdmitOldest() const;  // The queue must not be empty.
   bool MayOvertake(uint64_t attempt_id) const;
   void Admit(uint64_t attempt_id, Plan& plan, int64_t now_us);
   absl::Status CheckQueue() const;
 
+  // planner_decoding.cc
+  absl::Status CheckDecoded(const StartRequested& event) const;
+  int TokenLimitOf(const StartRequested& event) const;
+  void AddRows(Plan& plan);
+  size_t PlansThatDraw() const;  // That are under way.
+  int BoundByItl(int prefix_length, int tokens) const;
+  void TakeDrawn(const IssuedPlan& plan, const PlanDone& plan_done);
+  void TakeToken(uint64_t attempt_id, Request& request, const SampledToken& token);
+
   // planner_shares.cc
   Plan BuildPlan(int64_t now_us);
-  int64_t UnplannedTokens() const;  // All requests'.
+  IssuedPlan RecordOf(const Plan& plan);  // Its chunks are in their requests' outcomes from now on.
+  int64_t UnplannedTokens() const;        // All requests'.
   int TokensLeft(uint64_t attempt_id) const { return requests.at(attempt_id).tokens_left(); }
   bool HasTokensLeft(uint64_t attempt_id) const { return TokensLeft(attempt_id) > 0; }
   const uint64_t* Leader() const;
@@ -177,6 +204,7 @@ struct ChainPlanner::State {
   }
 
   int PagesFor(int tokens) const { return (tokens + limits.page_size - 1) / limits.page_size; }
+  int PagesOf(uint64_t attempt_id) const { return PagesFor(requests.at(attempt_id).kv_tokens()); }
   uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
   absl::Status CheckPages() const;
 
@@ -214,13 +242,15 @@ struct ChainPlanner::State {
 
   // For the plan that is being built.
   TokenPrices prices;
-  int room_tokens = 0;  // Tokens it may still hold, whatever they cost.
+  int room_tokens = 0;  // Tokens of chunks it may still hold, whatever they cost.
+  PlanWork row_work;    // Its decode steps'.
 
   std::map<uint64_t, Request> requests;
   std::deque<uint64_t> queue;                                     // Waiting, in order of arrival.
   std::set<std::tuple<int, uint64_t, uint64_t>> waiting_by_size;  // Tokens, order, attempt.
   std::vector<uint64_t> open;                                     // In the chain, oldest first.
   std::vector<uint64_t> aborts_due;                               // For the next plan.
+  std::deque<uint64_t> ready;  // Decoding, and their last token is in no plan; longest first.
   uint64_t arrived = 0;
   double shared_credit = 0;                          // Shorter prompts' share, not used yet.
   std::set<std::pair<int64_t, uint64_t>> deadlines;  // For unfinished requests.

@@ -59,38 +59,45 @@ void Stage::State::Break(absl::Status status) {
 
 // ---- Plans ----
 
+// Whether the item is the next one of the request: a chunk from where the last one ended, or behind
+// the prompt the token that was drawn last.
+bool Stage::State::Fits(const PlanItem& item, const Request& request) const {
+  const int end = item.token_begin + item.token_count;
+  const bool in_pages =
+      static_cast<size_t>(end) <= request.pages.size() * static_cast<size_t>(options.page_size);
+  if (item.token_begin != request.planned_tokens || item.token_count < 1 || !in_pages) return false;
+  const bool decodes = !request.ticket.has_value();
+  if (decodes && item.token_begin >= request.prompt_tokens) {
+    return item.token_count == 1 && item.draws && !item.final;
+  }
+  const bool ends = end == request.prompt_tokens;
+  return end <= request.prompt_tokens && item.token_begin % options.page_size == 0 &&
+         item.final == (ends && !decodes) && item.draws == (ends && decodes);
+}
+
 absl::Status Stage::State::CheckItem(const Plan& plan, const PlanItem& item) const {
-  int planned = 0;
-  size_t pages = 0;
   const auto found = requests.find(item.attempt_id);
   const auto opened = std::find_if(plan.opens.begin(), plan.opens.end(), [&](const PlanOpen& open) {
     return open.attempt_id == item.attempt_id;
   });
-  int prompt_tokens = 0;
+  Request request;
   if (found != requests.end()) {
     if (found->second.abort_arrived) {
       return absl::FailedPreconditionError(absl::StrCat("plan ", plan.number, " names attempt ",
                                                         item.attempt_id, " after its abort"));
     }
-    planned = found->second.planned_tokens;
-    pages = found->second.pages.size();
-    prompt_tokens = found->second.ticket.prompt_tokens;
   } else if (opened != plan.opens.end()) {
-    pages = opened->pages.size();
-    prompt_tokens = opened->ticket.prompt_tokens;
+    request = RequestOf(*opened);
   } else {
     return absl::FailedPreconditionError(
         absl::StrCat("plan ", plan.number, " names attempt ", item.attempt_id, ", never opened"));
   }
-  const int end = item.token_begin + item.token_count;
-  if (item.token_begin != planned || item.token_count < 1 || end > prompt_tokens ||
-      item.token_begin % options.page_size != 0 || item.final != (end == prompt_tokens) ||
-      static_cast<size_t>(end) > pages * static_cast<size_t>(options.page_size)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "plan ", plan.number, " has tokens [", item.token_begin, ", ", end, ") of attempt ",
-        item.attempt_id, " after ", planned, " of ", prompt_tokens, " in ", pages, " pages"));
-  }
-  return absl::OkStatus();
+  const Request& named = found != requests.end() ? found->second : request;
+  if (Fits(item, named)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "plan ", plan.number, " has tokens [", item.token_begin, ", ",
+      item.token_begin + item.token_count, ") of attempt ", item.attempt_id, " after ",
+      named.planned_tokens, " of ", named.prompt_tokens, " in ", named.pages.size(), " pages"));
 }
 
 absl::Status Stage::State::CheckPlan(const Plan& plan) const {
@@ -135,15 +142,19 @@ bool Stage::State::WritesTo(const Ticket& ticket) const {
   return std::find(sources->begin(), sources->end(), own.rank) != sources->end();
 }
 
+Stage::State::Request Stage::State::RequestOf(const PlanOpen& open) const {
+  Request request;
+  request.ticket = open.ticket;
+  request.prompt_tokens = open.prompt_tokens();
+  request.pages = open.pages;
+  request.writes_kv = open.ticket.has_value() && WritesTo(*open.ticket);
+  request.report.attempt_id = open.attempt_id;
+  return request;
+}
+
 void Stage::State::Accept(const Plan& plan) {
   last_number = plan.number;
-  for (const PlanOpen& open : plan.opens) {
-    Request& request = requests[open.attempt_id];
-    request.ticket = open.ticket;
-    request.pages = open.pages;
-    request.writes_kv = WritesTo(open.ticket);
-    request.report.attempt_id = open.attempt_id;
-  }
+  for (const PlanOpen& open : plan.opens) requests[open.attempt_id] = RequestOf(open);
   for (const PlanItem& item : plan.items) {
     requests[item.attempt_id].planned_tokens = item.token_begin + item.token_count;
   }
@@ -223,7 +234,7 @@ void Stage::State::TakeTurns() {
     ++applied;
     ApplyAborts(next.plan);
     if (!next.plan.items.empty()) return;
-    Emit(ReportPlanDone{epoch, {next.plan.number, 0, 0, {}}});
+    Emit(ReportPlanDone{epoch, {next.plan.number, 0, 0, {}, {}}});
     under_way.pop_front();
   }
 }
@@ -247,10 +258,12 @@ RunCompute Stage::State::Compose(const HeldPlan& held, int64_t now_us) const {
       under_way.empty() ? now_us - std::max(free_since_us, held.arrived_us) : int64_t{0};
   RunCompute run{epoch, held.plan.number, {}, wait_us};
   for (const PlanItem& item : held.plan.items) {
-    const std::vector<int>& pages = requests.at(item.attempt_id).pages;
+    const Request& request = requests.at(item.attempt_id);
+    const std::vector<int>& pages = request.pages;
     const int tokens = item.token_begin + item.token_count;
     const int count = (tokens + options.page_size - 1) / options.page_size;
-    run.items.push_back({item, std::vector<int>(pages.begin(), pages.begin() + count)});
+    run.items.push_back({item, std::vector<int>(pages.begin(), pages.begin() + count),
+                         std::max(tokens - request.prompt_tokens, 0)});
   }
   return run;
 }
@@ -259,12 +272,11 @@ absl::Status Stage::State::CheckResult(const Plan& plan, const ComputeFinished& 
   if (!event.status.ok())
     return Annotate(event.status, absl::StrCat("computing plan ", plan.number));
   if (!Draws(options)) return absl::OkStatus();
-  const auto finals = std::count_if(plan.items.begin(), plan.items.end(),
-                                    [](const PlanItem& item) { return item.final; });
-  if (static_cast<size_t>(finals) == event.first_tokens.size()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("plan ", plan.number, " ends ", finals,
-                                          " prompts and gave ", event.first_tokens.size(),
-                                          " tokens"));
+  const auto draws = std::count_if(plan.items.begin(), plan.items.end(),
+                                   [](const PlanItem& item) { return item.final || item.draws; });
+  if (static_cast<size_t>(draws) == event.drawn.size()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("plan ", plan.number, " draws ", draws,
+                                          " tokens and gave ", event.drawn.size()));
 }
 
 void Stage::State::On(const ComputeFinished& event, int64_t now_us) {
@@ -285,10 +297,12 @@ void Stage::State::On(const ComputeFinished& event, int64_t now_us) {
     PassActivations();
   }
   std::vector<PromptTokens> prompt_tokens = TakePromptTokens(event);
+  std::vector<DrawnToken> drawn = TakeDrawn(computed.plan, event);
   SendComputed(computed.plan, event, now_us);
   if (options.stage > 0) Emit(ReturnCredit{epoch, event.number});
-  Emit(ReportPlanDone{
-      epoch, {event.number, event.compute_us, computed.wait_us, std::move(prompt_tokens)}});
+  Emit(ReportPlanDone{epoch,
+                      {event.number, event.compute_us, computed.wait_us, std::move(prompt_tokens),
+                       std::move(drawn)}});
   TakeTurns();
   RunNext(now_us);
   // Work for the executor comes first, then what the next stage and decode wait for, and reports

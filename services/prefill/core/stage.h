@@ -11,6 +11,9 @@
 // abort waits for them, since they read the pages that it gives up, and every stage must compute
 // the same rows. A plan without items uses no buffer and is done in its turn.
 //
+// A request without a ticket is decoded by the chain: behind its prompt it has items of one token,
+// that an earlier plan has drawn. No KV of it is sent, and an entry of `aborts` ends it.
+//
 // A request that fails here (its KV can't be sent) is reported closed as soon as nothing of it is
 // being sent, but remembered until its final item or its abort, as its rows are still to be
 // computed.
@@ -58,7 +61,7 @@ struct StageOptions {
   int plans_in_flight = 2;
 };
 
-// Whether a stage's first tokens come out on this rank.
+// Whether a chain's tokens come out on this rank.
 constexpr bool Draws(const StageOptions& options) {
   return options.stage + 1 == options.stages && options.tensor_rank.rank == 0;
 }
@@ -94,8 +97,8 @@ struct ComputeFinished {  // In the order of RunCompute.
   uint64_t number = 0;
   absl::Status status;  // An error ends the epoch: the stages' KV would differ from now on.
   int64_t compute_us = 0;
-  // Where tokens are drawn: for every final item, in plan order, its first token.
-  std::vector<absl::StatusOr<SampledToken>> first_tokens;
+  // Where tokens are drawn: for every item that is final or draws, in plan order, its token.
+  std::vector<absl::StatusOr<SampledToken>> drawn;
   // There too: of the plan's items whose prompt's log-probabilities are wanted.
   struct Prompt {
     PromptTokens told;
@@ -126,6 +129,7 @@ struct RunCompute {
   struct Item {
     PlanItem item;
     std::vector<int> pages;  // Cover [0, token_begin + token_count).
+    int generated = 0;       // Tokens that were drawn before: the index of one drawn here.
   };
   uint64_t epoch = 0;
   uint64_t number = 0;

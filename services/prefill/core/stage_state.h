@@ -19,7 +19,8 @@ namespace baton::prefill {
 
 struct Stage::State {
   struct Request {
-    Ticket ticket;
+    std::optional<Ticket> ticket;  // None: the chain decodes it.
+    int prompt_tokens = 0;
     std::vector<int> pages;
     bool writes_kv = true;   // This rank, to any of the ticket's.
     int planned_tokens = 0;  // In the plans that have arrived.
@@ -72,6 +73,8 @@ struct Stage::State {
 
   absl::Status CheckPlan(const Plan& plan) const;
   absl::Status CheckItem(const Plan& plan, const PlanItem& item) const;
+  bool Fits(const PlanItem& item, const Request& request) const;
+  Request RequestOf(const PlanOpen& open) const;
   void Accept(const Plan& plan);
   uint64_t OldestInput() const;
   bool WritesTo(const Ticket& ticket) const;
@@ -90,6 +93,7 @@ struct Stage::State {
 
   absl::Status CheckResult(const Plan& plan, const ComputeFinished& event) const;
   std::vector<PromptTokens> TakePromptTokens(const ComputeFinished& event);
+  std::vector<DrawnToken> TakeDrawn(const Plan& plan, const ComputeFinished& event) const;
   void SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us);
   SendKv SendOf(const PlanItem& item, Request& request);
   void ReleaseKv();

@@ -326,7 +326,7 @@ TEST_F(StageTest, ARankBesideTheFirstCommitsWithoutAToken) {
 TEST_F(StageTest, ARankWritesWhereItsCopyIsWanted) {
   MakeRank({1, 2}, /*kv_heads=*/1);
   Plan plan = ChunkPlan(1);
-  plan.opens[0].ticket.followers = {{"decode-0-1", 2}};
+  plan.opens[0].ticket->followers = {{"decode-0-1", 2}};
   Send(PlanArrived{plan});
   Send(ActivationsArrived{kEpoch, 1});
   Computed(1);
@@ -346,6 +346,88 @@ TEST_F(StageTest, ARankWhoseHeadsAnotherOneWritesClosesWithItsLastChunk) {
   }
   EXPECT_TRUE(All<ReportRequestClosed>()[0].closed.status.ok());
   EXPECT_TRUE(stage_->AtRest());
+}
+
+// Attempt 1 without a ticket: a prompt of 20 tokens, with pages for 32.
+Plan DecodedPlan(uint64_t number) {
+  Plan plan{kEpoch, number, {}, {}, {}};
+  if (number == 1) {
+    plan.opens.push_back({1, std::nullopt, {10, 11}, 20});
+    plan.items.push_back({.attempt_id = 1, .token_count = 20, .draws = true});
+  } else {
+    plan.items.push_back({.attempt_id = 1,
+                          .token_begin = 18 + static_cast<int>(number),
+                          .token_count = 1,
+                          .draws = true,
+                          .token = 40 + static_cast<int32_t>(number)});
+  }
+  return plan;
+}
+
+TEST_F(StageTest, DecodesWithoutATicketAndSendsNoKv) {
+  Make(0, 1);
+  Send(PlanArrived{DecodedPlan(1)});
+  EXPECT_EQ(All<RunCompute>().at(0).items.at(0).generated, 0);
+  Computed(1, {SampledToken{42}});
+  EXPECT_FALSE(Has<SendKv>() || Has<SendCommit>());
+  const std::vector<DrawnToken> first = All<ReportPlanDone>().at(0).done.drawn;
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].token->token, 42);
+
+  Send(PlanArrived{DecodedPlan(2)});
+  const RunCompute step = All<RunCompute>().at(0);
+  EXPECT_EQ(step.items.at(0).generated, 1);
+  EXPECT_EQ(step.items[0].item.token, 42);
+  EXPECT_EQ(step.items[0].pages, (std::vector<int>{10, 11}));
+  Computed(2, {absl::InternalError("no logit is finite")});
+  EXPECT_FALSE(All<ReportPlanDone>().at(0).done.drawn.at(0).token.ok());
+  EXPECT_FALSE(Has<ReportRequestClosed>()) << "stage 0 ends it";
+
+  Plan end{kEpoch, 3, {}, {}, {1}};
+  Send(PlanArrived{end});
+  ASSERT_TRUE(Has<ReportRequestClosed>());
+  EXPECT_TRUE(All<ReportRequestClosed>()[0].closed.status.ok());
+  EXPECT_TRUE(stage_->AtRest());
+}
+
+TEST_F(StageTest, ATokenOfAnEndedRequestIsNotTold) {
+  Make(0, 1);
+  Send(PlanArrived{DecodedPlan(1)});
+  Send(PlanArrived{Plan{kEpoch, 2, {}, {}, {1}}});
+  Computed(1, {SampledToken{42}});
+  EXPECT_EQ(All<ReportPlanDone>().at(0).done.drawn.size(), 1u) << "its end comes behind the plan";
+  EXPECT_TRUE(stage_->AtRest());
+}
+
+TEST_F(StageTest, RefusesDecodeStepsOutOfTurn) {
+  const auto broken = [](void (*change)(PlanItem&)) {
+    Plan plan = DecodedPlan(2);
+    change(plan.items[0]);
+    return plan;
+  };
+  for (const Plan& plan : {broken([](PlanItem& item) { item.token_begin = 21; }),
+                           broken([](PlanItem& item) { item.token_begin = 19; }),
+                           broken([](PlanItem& item) { item.token_count = 2; }),
+                           broken([](PlanItem& item) { item.draws = false; }),
+                           broken([](PlanItem& item) { item.final = true; })}) {
+    Make(0, 1);
+    Send(PlanArrived{DecodedPlan(1)});
+    Computed(1, {SampledToken{42}});
+    Send(PlanArrived{plan});
+    ASSERT_TRUE(Has<EndEpoch>());
+    EXPECT_TRUE(absl::IsFailedPrecondition(All<EndEpoch>()[0].status));
+  }
+}
+
+TEST_F(StageTest, APromptThatIsDecodedDrawsAtItsEnd) {
+  for (const bool draws : {false, true}) {
+    Make(0, 1);
+    Plan plan = DecodedPlan(1);
+    plan.items[0].draws = draws;
+    plan.items[0].final = draws;
+    Send(PlanArrived{plan});
+    EXPECT_TRUE(Has<EndEpoch>());
+  }
 }
 
 }  // namespace

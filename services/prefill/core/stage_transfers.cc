@@ -84,7 +84,8 @@ uint64_t Stage::State::NewSend(uint64_t attempt_id, Request& request) {
 SendKv Stage::State::SendOf(const PlanItem& item, Request& request) {
   const int first = item.token_begin / options.page_size;
   const int end = (item.token_begin + item.token_count + options.page_size - 1) / options.page_size;
-  SendKv send{epoch, NewSend(item.attempt_id, request), item.attempt_id, request.ticket, first, {}};
+  SendKv send{epoch, NewSend(item.attempt_id, request), item.attempt_id, *request.ticket, first,
+              {}};
   send.pages.assign(request.pages.begin() + first, request.pages.begin() + end);
   return send;
 }
@@ -135,12 +136,28 @@ std::vector<PromptTokens> Stage::State::TakePromptTokens(const ComputeFinished& 
   return told;
 }
 
+// Tokens for stage 0, of requests that the chain decodes and that are still wanted.
+std::vector<DrawnToken> Stage::State::TakeDrawn(const Plan& plan,
+                                                const ComputeFinished& event) const {
+  std::vector<DrawnToken> told;
+  if (!Draws(options)) return told;
+  size_t drawn = 0;
+  for (const PlanItem& item : plan.items) {
+    if (!item.final && !item.draws) continue;
+    const absl::StatusOr<SampledToken>& token = event.drawn[drawn++];
+    if (item.draws && requests.at(item.attempt_id).sending()) {
+      told.push_back({item.attempt_id, token});
+    }
+  }
+  return told;
+}
+
 void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us) {
-  size_t finals = 0;
+  size_t drawn = 0;
   std::vector<KvAction> kv;
   for (const PlanItem& item : plan.items) {
     std::optional<absl::StatusOr<SampledToken>> token;
-    if (item.final && Draws(options)) token = event.first_tokens[finals++];
+    if ((item.final || item.draws) && Draws(options)) token = event.drawn[drawn++];
     Request& request = requests.at(item.attempt_id);
     if (item.final) {
       request.final_computed = true;
@@ -150,8 +167,8 @@ void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, 
       if (token.has_value() && !token->ok()) request.failure = token->status();
       if (request.sending()) kv.emplace_back(SendOf(item, request));
       if (request.sending() && item.final) {
-        SendCommit commit{epoch, NewSend(item.attempt_id, request), item.attempt_id, request.ticket,
-                          std::nullopt};
+        SendCommit commit{epoch, NewSend(item.attempt_id, request), item.attempt_id,
+                          *request.ticket, std::nullopt};
         if (token.has_value()) commit.first_token = **token;
         kv.emplace_back(std::move(commit));
       }
@@ -195,7 +212,7 @@ void Stage::State::CloseIfSent(uint64_t attempt_id) {
   if (!request.closed) {
     request.closed = true;
     request.report.status = request.failure;
-    if (request.report.status.ok() && request.aborted) {
+    if (request.report.status.ok() && request.aborted && request.ticket.has_value()) {
       request.report.status = absl::CancelledError("aborted by the chain's planner");
     }
     Emit(ReportRequestClosed{epoch, request.report});

@@ -15,10 +15,10 @@ ComputeFinished FinishedOf(const ComputeJob& job, StepResult result) {
   auto report = result.reported.begin();
   for (const ComputeJob::Item& item : job.items) {
     if (report == result.reported.end()) break;
-    if (!item.prompt->sampler.prompt_logprobs()) continue;
+    if (!item.reports()) continue;
     ComputeFinished::Prompt& prompt = finished.prompts.emplace_back();
-    prompt.told.attempt_id = item.attempt_id;
-    prompt.told.first = item.token_begin + 1;
+    prompt.told.attempt_id = item.run.item.attempt_id;
+    prompt.told.first = item.run.item.token_begin + 1;
     prompt.status = report->status();
     if (report->ok()) prompt.told.tokens = *std::move(*report);
     ++report;
@@ -31,27 +31,29 @@ ComputeFinished FinishedOf(const ComputeJob& job, StepResult result) {
 PlanComputer::PlanComputer(Executor* executor, std::function<void(StageEvent)> on_event)
     : executor_(executor), on_event_(std::move(on_event)), submissions_(executor) {}
 
-SequenceStep PlanComputer::StepOf(ComputeJob::Item& item) const {
-  const PromptContext& prompt = *item.prompt;
+SequenceStep PlanComputer::StepOf(const ComputeJob::Item& job_item) const {
+  const PromptContext& prompt = *job_item.prompt;
+  const PlanItem& item = job_item.run.item;
   const auto begin = static_cast<size_t>(item.token_begin);
   const auto count = static_cast<size_t>(item.token_count);
   SequenceStep step;
   step.token_count = item.token_count;
   step.prefix_length = item.token_begin;
-  step.pages = item.pages;
-  if (executor_->first_stage()) {
-    step.tokens = std::span<const int32_t>(prompt.tokens).subspan(begin, count);
+  step.pages = job_item.run.pages;
+  if (job_item.decodes()) {
+    step.tokens = std::span(&item.token, 1);  // The last stage's draw looks at it, too.
+  } else if (executor_->first_stage()) {
+    step.tokens = std::span(prompt.tokens).subspan(begin, count);
   }
   if (!executor_->last_stage()) return step;
-  if (prompt.sampler.prompt_logprobs()) {
+  if (job_item.reports()) {
     const size_t following = std::min(count, prompt.tokens.size() - begin - 1);
-    step.report =
-        PromptReport{std::span<const int32_t>(prompt.tokens).subspan(begin + 1, following),
-                     prompt.sampler.prompt_top_logprobs()};
+    step.report = PromptReport{std::span(prompt.tokens).subspan(begin + 1, following),
+                               prompt.sampler.prompt_top_logprobs()};
   }
-  if (item.final) {
-    step.draw = prompt.sampler.DrawOf(0, &item.history);
-    step.draw->prompt = prompt.tokens;
+  if (item.final || item.draws) {
+    step.draw = prompt.sampler.DrawOf(job_item.run.generated, &prompt.history);
+    if (!job_item.decodes()) step.draw->prompt = prompt.tokens;
   }
   return step;
 }
@@ -62,7 +64,7 @@ void PlanComputer::Run(ComputeJob job) {
   step.keeps = kept;
   step.in = kept->buffers.in;
   step.out = kept->buffers.out;
-  for (ComputeJob::Item& item : kept->items) step.sequences.push_back(StepOf(item));
+  for (const ComputeJob::Item& item : kept->items) step.sequences.push_back(StepOf(item));
   submissions_.Submit(std::move(step), [this, kept](StepResult result) {
     // Mostly it has held long ago. What has been computed from a damaged input ends here. Failed
     // computations wait as well: the input's buffer is free only when all of it has come.

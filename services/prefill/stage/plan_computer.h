@@ -1,5 +1,5 @@
-// A plan on its way through the executor: its chunks computed and, on the last stage, the first
-// token drawn of every prompt that ends in it.
+// A plan on its way through the executor: its items computed and, on the last stage, a token drawn
+// for every prompt that ends in it and every decode step.
 #ifndef SERVICES_PREFILL_STAGE_PLAN_COMPUTER_H_
 #define SERVICES_PREFILL_STAGE_PLAN_COMPUTER_H_
 
@@ -20,12 +20,14 @@ namespace baton::prefill {
 
 // What a stage's shell knows of a request beside the core's plain plan.
 
-// Immutable and shared: a plan that is being computed keeps it alive whatever ends the request.
+// Immutable but for the history, and shared: a plan that is being computed keeps it alive whatever
+// ends the request.
 struct PromptContext {
   std::vector<int32_t> tokens;  // The whole prompt; after stage 0 only if LaterStagesNeedTokens.
   v1::SamplingParams sampling;  // As it goes on to the other stages.
   TokenSampler sampler;         // Used by the last stage.
   tracing::TraceContext trace;  // Stage 0's span for the request: the parent of the stages' spans.
+  mutable TokenHistory history = {};  // The executor's: what it has drawn.
 
   // The last stage looks at the prompt's tokens to penalise or report them.
   bool LaterStagesNeedTokens() const {
@@ -37,12 +39,10 @@ using PromptContextPtr = std::shared_ptr<const PromptContext>;
 struct ComputeJob {
   struct Item {
     PromptContextPtr prompt;
-    uint64_t attempt_id = 0;
-    int token_begin = 0;
-    int token_count = 0;
-    bool final = false;
-    std::vector<int> pages;
-    TokenHistory history = {};  // The executor's.
+    RunCompute::Item run;
+
+    bool decodes() const { return run.generated > 0; }
+    bool reports() const { return !decodes() && prompt->sampler.prompt_logprobs(); }
   };
   uint64_t epoch = 0;
   uint64_t number = 0;
@@ -60,7 +60,7 @@ class PlanComputer {
   void Stop() { submissions_.Stop(); }  // Returns when no job runs.
 
  private:
-  SequenceStep StepOf(ComputeJob::Item& item) const;
+  SequenceStep StepOf(const ComputeJob::Item& item) const;
 
   Executor* const executor_;
   const std::function<void(StageEvent)> on_event_;

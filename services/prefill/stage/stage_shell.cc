@@ -70,7 +70,8 @@ void StageShell::Fail(uint64_t epoch, const absl::Status& status) {
   reports_.end_epoch(status);
 }
 
-// A request's context is needed by the plans from its first chunk to its final one or its abort.
+// A request's context is needed by the plans from its first chunk to its final one or its abort,
+// which ends what the chain decodes.
 void StageShell::KeepContexts(const PlanWithContexts& plan) {
   for (const PlanOpen& open : plan.plan.opens) {
     const PromptContextPtr& prompt = plan.opens.at(open.attempt_id);
@@ -182,12 +183,14 @@ absl::StatusOr<ComputeJob> StageShell::JobOf(Submitted& submitted) {
       << "contexts of plan " << action.number;
   submitted.prompts = std::move(contexts.mapped());
   ComputeJob job{action.epoch, action.number, {}, std::move(buffers)};
+  int decoding = 0;
   for (size_t i = 0; i < action.items.size(); ++i) {
-    const auto& [item, pages] = action.items[i];
-    job.items.push_back({submitted.prompts[i], item.attempt_id, item.token_begin, item.token_count,
-                         item.final, pages});
-    metrics_->Observe(Metric::kChunkTokens, item.token_count);
+    const ComputeJob::Item& item =
+        job.items.emplace_back(ComputeJob::Item{submitted.prompts[i], action.items[i]});
+    decoding += item.decodes() ? 1 : 0;
+    if (!item.decodes()) metrics_->Observe(Metric::kChunkTokens, item.run.item.token_count);
   }
+  if (decoding > 0) metrics_->Observe(Metric::kDecodeBatchSize, decoding);
   return job;
 }
 
@@ -200,11 +203,18 @@ void StageShell::Trace(const Submitted& begins) {
 void StageShell::Measure(const Submitted& ended, int64_t now_us) {
   const ComputeFinished& event = *ended.finished;
   if (trace_ != nullptr) trace_->EndCompute(event, now_us);
-  metrics_->Observe(Metric::kChunkComputeSeconds, static_cast<double>(event.compute_us) * 1e-6);
-  if (!event.status.ok()) return;
-  int tokens = 0;
-  for (const RunCompute::Item& item : ended.action.items) tokens += item.item.token_count;
-  metrics_->Increment(Metric::kPrefillTokensTotal, tokens);
+  int chunk_tokens = 0;
+  int decoding = 0;
+  for (const RunCompute::Item& item : ended.action.items) {
+    (item.generated > 0 ? decoding : chunk_tokens) += item.item.token_count;
+  }
+  const double seconds = static_cast<double>(event.compute_us) * 1e-6;
+  if (chunk_tokens > 0) metrics_->Observe(Metric::kChunkComputeSeconds, seconds);
+  if (decoding > 0) {
+    metrics_->Increment(Metric::kDecodeStepsTotal);
+    metrics_->Observe(Metric::kDecodeStepSeconds, seconds);
+  }
+  if (event.status.ok()) metrics_->Increment(Metric::kPrefillTokensTotal, chunk_tokens);
 }
 
 void StageShell::Perform(const ReportPlanDone& action) {

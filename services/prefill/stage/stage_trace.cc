@@ -38,6 +38,7 @@ void StageTrace::BeginCompute(const RunCompute& action,
   int plan_tokens = 0;
   for (const RunCompute::Item& item : action.items) plan_tokens += item.item.token_count;
   for (size_t i = 0; i < action.items.size(); ++i) {
+    if (action.items[i].generated > 0) continue;  // A decode step: too short and too many.
     ActiveSpan span(tracer_, "prefill chunk", SpanKind::kInternal, prompts[i]->trace, now_us);
     if (!span) continue;
     const PlanItem& item = action.items[i].item;

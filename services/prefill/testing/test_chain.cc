@@ -123,6 +123,7 @@ void TestChain::StartStage(int rank) {
   options.chunk_rule = settings_.chunk_rule;
   options.activation_credits = settings_.credits;
   options.plans_in_flight = settings_.plans_in_flight;
+  options.decodes = settings_.decodes;
   options.max_context_tokens = settings_.page_count * kFakePageSize;
   options.kv_lease_ms = 300;
   PrefillService::Parts parts{stage.executor.get(), stage.data_plane.get(), stage.peers.get(),

@@ -45,6 +45,7 @@ class TestChain {
     int page_count = 64;
     int credits = 2;
     int plans_in_flight = 2;
+    bool decodes = false;
     // By rank: the chunk costs that it reports.
     std::map<int, KnownCost> measured = {};
     std::optional<SweepLimits> rank_sweep = {};  // For stages of several ranks.

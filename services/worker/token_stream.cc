@@ -1,65 +1,10 @@
-#include "services/decode/calls.h"
+#include "services/worker/token_stream.h"
 
 #include "common/base/clock.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 
-namespace baton::decode {
-
-// ---- ReserveCall ----
-
-std::shared_ptr<ReserveCall> ReserveCall::Create(v1::ReserveResponse* response,
-                                                 tracing::ActiveSpan span) {
-  std::shared_ptr<ReserveCall> call(new ReserveCall(response, std::move(span)));
-  call->self_ = call;
-  return call;
-}
-
-bool ReserveCall::Claim() {
-  MutexLock lock(&mutex_);
-  return !std::exchange(answered_, true);
-}
-
-// gRPC uses `response_` until Finish, which only the thread that claims the answer calls.
-void ReserveCall::Reply(const Ticket& ticket) {
-  if (!Claim()) return;
-  *response_->mutable_ticket() = rpc::ToProto(ticket);
-  if (span_) {
-    span_.Set("baton.kv.pages", ticket.prompt_pages);
-    span_.End(NowUs());
-  }
-  Finish(grpc::Status::OK);
-}
-
-void ReserveCall::Refuse(const absl::Status& status) {
-  if (!Claim()) return;
-  if (span_) span_.End(NowUs(), status);
-  Finish(rpc::ToGrpc(status));
-}
-
-void ReserveCall::SetCancelHandler(std::function<void()> on_cancel) {
-  {
-    MutexLock lock(&mutex_);
-    if (!cancelled_) {
-      on_cancel_ = std::move(on_cancel);
-      return;
-    }
-  }
-  on_cancel();
-}
-
-void ReserveCall::OnCancel() {
-  std::function<void()> on_cancel;
-  {
-    MutexLock lock(&mutex_);
-    cancelled_ = true;
-    on_cancel = std::exchange(on_cancel_, nullptr);
-  }
-  if (on_cancel) on_cancel();
-  Refuse(absl::CancelledError("the call was cancelled"));
-}
-
-// ---- TokenStream ----
+namespace baton::worker {
 
 std::shared_ptr<TokenStream> TokenStream::Create(grpc::CallbackServerContext* context,
                                                  StreamTrace trace) {
@@ -77,7 +22,23 @@ bool TokenStream::Push(v1::DecodeGenerateResponse response) {
   return true;
 }
 
-void TokenStream::Finish() { End(absl::OkStatus(), /*drop=*/false); }
+bool TokenStream::PushToken(const SampledToken& token, bool logprobs) {
+  v1::DecodeGenerateResponse response;
+  response.mutable_token()->set_token_id(token.token);
+  if (logprobs) *response.mutable_token()->mutable_logprobs() = rpc::LogprobsToProto(token);
+  if (trace_.recording()) trace_.OnToken(NowUs());
+  return Push(std::move(response));
+}
+
+void TokenStream::Conclude(const absl::StatusOr<FinishReason>& outcome) {
+  trace_.End(outcome.status(), NowUs());
+  if (!outcome.ok()) return Fail(outcome.status());
+  v1::DecodeGenerateResponse response;
+  response.mutable_finished()->set_reason(
+      *outcome == FinishReason::kStop ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH);
+  if (!Push(std::move(response))) Break();
+  End(absl::OkStatus(), /*drop=*/false);
+}
 
 void TokenStream::Fail(const absl::Status& status) { End(status, /*drop=*/true); }
 
@@ -97,7 +58,7 @@ void TokenStream::Advance() {
     StartWrite(&queue_.front());
   } else if (ending_) {
     ended_ = true;
-    grpc::ServerWriteReactor<v1::DecodeGenerateResponse>::Finish(status_);
+    Finish(status_);
   }
 }
 
@@ -131,4 +92,4 @@ void TokenStream::OnCancel() {
   Fail(absl::CancelledError("the stream was cancelled"));
 }
 
-}  // namespace baton::decode
+}  // namespace baton::worker

@@ -1,7 +1,7 @@
-// The two gRPC calls of a request as objects. gRPC keeps each alive until it is done with it, the
-// shell as long as it may still answer.
-#ifndef SERVICES_DECODE_CALLS_H_
-#define SERVICES_DECODE_CALLS_H_
+// A stream of tokens from a worker to a router, as Decode.Generate and Prefill.Generate answer
+// with. gRPC keeps it alive until it is done with it, the shell as long as it may still answer.
+#ifndef SERVICES_WORKER_TOKEN_STREAM_H_
+#define SERVICES_WORKER_TOKEN_STREAM_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -14,30 +14,36 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/sync.h"
 #include "common/tracing/tracer.h"
-#include "common/types/ticket.h"
+#include "common/types/sampled_token.h"
 #include "proto/baton/v1/decode.pb.h"
 
-namespace baton::decode {
+namespace baton::worker {
 
-// The spans of one request's stream on the decode service: the stream and, within it, the wait for
-// KV up to the first token, and the decoding after it. Null pointers if the request is not traced.
+// The spans of one request's stream: the stream and, within it, what comes before the first token,
+// and the decoding after it. Null pointers if the request is not traced.
 
 // One thread at a time: gRPC's until the stream is passed to the loop, then the loop's.
 class StreamTrace {
  public:
-  // `stream` is the RPC's span, which has just started.
-  StreamTrace(tracing::Tracer* tracer, tracing::ActiveSpan stream, int64_t now_us)
+  // `stream` is the RPC's span, which has just started; `first` names what the first token waits
+  // for.
+  StreamTrace(tracing::Tracer* tracer, tracing::ActiveSpan stream, const char* first,
+              int64_t now_us)
       : tracer_(tracer), stream_(std::move(stream)) {
-    if (stream_) receive_ = Child("kv receive", now_us);
+    if (stream_) first_ = Child(first, now_us);
   }
 
-  // A token is sent; the first one comes with the KV's commit.
+  // What is a child of the stream.
+  tracing::TraceContext context() const { return stream_.ContextOr({}); }
+
+  // A token is sent.
   void OnToken(int64_t now_us) {
     if (!stream_) return;
     if (++tokens_ == 1) {
-      receive_.End(now_us);
+      first_.End(now_us);
       stream_.AddEvent("first_token", now_us);
       decode_ = Child("decode tokens", now_us);
     }
@@ -45,7 +51,7 @@ class StreamTrace {
 
   void End(const absl::Status& status, int64_t now_us) {
     if (!stream_) return;
-    receive_.End(now_us, status);
+    first_.End(now_us, status);
     decode_.Set("gen_ai.usage.output_tokens", tokens_);
     decode_.End(now_us, status);
     stream_.Set("gen_ai.usage.output_tokens", tokens_);
@@ -61,42 +67,12 @@ class StreamTrace {
 
   tracing::Tracer* tracer_;
   tracing::ActiveSpan stream_;
-  tracing::ActiveSpan receive_;
+  tracing::ActiveSpan first_;
   tracing::ActiveSpan decode_;
   int tokens_ = 0;
 };
 
-// A Reserve call that waits for its ticket.
-class ReserveCall final : public grpc::ServerUnaryReactor {
- public:
-  // `span` ends with the answer.
-  static std::shared_ptr<ReserveCall> Create(v1::ReserveResponse* response,
-                                             tracing::ActiveSpan span);
-
-  // Any thread; the first call counts.
-  void Reply(const Ticket& ticket);
-  void Refuse(const absl::Status& status);
-
-  // `on_cancel` is called once, on a gRPC thread; at once if the client is already gone.
-  void SetCancelHandler(std::function<void()> on_cancel);
-
- private:
-  ReserveCall(v1::ReserveResponse* response, tracing::ActiveSpan span)
-      : response_(response), span_(std::move(span)) {}
-  void OnCancel() override;
-  void OnDone() override { self_.reset(); }
-  bool Claim();
-
-  std::shared_ptr<ReserveCall> self_;  // Until OnDone.
-  Mutex mutex_;
-  v1::ReserveResponse* const response_;
-  tracing::ActiveSpan span_;  // Used by the thread that claims the answer, like `response_`.
-  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  std::function<void()> on_cancel_ ABSL_GUARDED_BY(mutex_);
-};
-
-// A Generate stream: a queue and one write at a time.
+// A queue and one write at a time.
 class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> {
  public:
   // A reader with so long a queue is considered stuck.
@@ -105,14 +81,17 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResp
   static std::shared_ptr<TokenStream> Create(grpc::CallbackServerContext* context,
                                              StreamTrace trace);
 
-  // Used by the loop; it ends with the loop's last message.
-  StreamTrace& trace() { return trace_; }
+  // What the request's other spans are below.
+  tracing::TraceContext context() const { return trace_.context(); }
 
-  // Any thread. False if the queue is full: abort the request and Fail the stream.
+  // False if the queue is full: abort the request and Break the stream. Any thread.
   [[nodiscard]] bool Push(v1::DecodeGenerateResponse response);
-  // Ends the stream after what is queued.
-  void Finish();
-  // Ends the stream; what is queued and not being written is dropped.
+  // The same; its times go into the trace. The loop's thread.
+  [[nodiscard]] bool PushToken(const SampledToken& token, bool logprobs);
+  // Ends the stream: with a Finished after what is queued, or with the status, when what is queued
+  // and not being written is dropped. The trace ends, too. The loop's thread.
+  void Conclude(const absl::StatusOr<FinishReason>& outcome);
+  // Ends it with the status, before the loop has it. Any thread.
   void Fail(const absl::Status& status);
   // Ends the stream even if the reader takes nothing more, so that no status can reach it.
   void Break() { context_->TryCancel(); }
@@ -141,6 +120,6 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResp
   std::function<void()> on_cancel_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace baton::decode
+}  // namespace baton::worker
 
-#endif  // SERVICES_DECODE_CALLS_H_
+#endif  // SERVICES_WORKER_TOKEN_STREAM_H_

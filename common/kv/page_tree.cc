@@ -1,0 +1,169 @@
+#include "common/kv/page_tree.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/random.h"
+
+namespace baton {
+
+PageTree::PageTree(int page_size) : page_size_(static_cast<size_t>(page_size)) {
+  BATON_CHECK(page_size > 0) << "page_size " << page_size;
+}
+
+// Distinguishes; it need not be unforgeable, since tokens are compared.
+uint64_t PageTree::KeyOf(const std::string& salt, Node parent,
+                         std::span<const int32_t> tokens) const {
+  uint64_t key = Mix64(parent + 1);
+  if (parent == 0) {
+    for (const char byte : salt) key = Mix64(key ^ static_cast<unsigned char>(byte));
+  }
+  for (const int32_t token : tokens) key = Mix64(key ^ static_cast<uint32_t>(token));
+  return key;
+}
+
+PageTree::Node PageTree::Child(const std::string& salt, Node parent,
+                               std::span<const int32_t> tokens) const {
+  const auto found = by_key_.find(KeyOf(salt, parent, tokens));
+  if (found == by_key_.end()) return 0;
+  const Entry& entry = nodes_.at(found->second);
+  const bool same =
+      entry.parent == parent && (parent != 0 || entry.salt == salt) &&
+      std::equal(tokens.begin(), tokens.end(), entry.tokens.begin(), entry.tokens.end());
+  return same ? found->second : 0;
+}
+
+PageTree::Match PageTree::Find(const std::string& salt, std::span<const int32_t> tokens,
+                               int most) const {
+  Match match;
+  for (size_t begin = 0; begin + page_size_ <= tokens.size(); begin += page_size_) {
+    if (static_cast<int>(match.pages.size()) >= most) break;
+    const Node child = Child(salt, match.node, tokens.subspan(begin, page_size_));
+    if (child == 0) break;
+    match.node = child;
+    match.pages.push_back(nodes_.at(child).page);
+  }
+  return match;
+}
+
+void PageTree::AddPins(Node node, int change) {
+  for (Node at = node; at != 0; at = nodes_.at(at).parent) {
+    Entry& entry = nodes_.at(at);
+    const bool was_free = entry.pins == 0;
+    if (was_free && entry.children == 0) leaves_.erase({entry.used, at});
+    entry.pins += change;
+    BATON_CHECK(entry.pins >= 0) << "page " << entry.page << " is unpinned once more";
+    const bool is_free = entry.pins == 0;
+    evictable_ += (is_free ? 1 : 0) - (was_free ? 1 : 0);
+    if (is_free && entry.children == 0) leaves_.emplace(entry.used, at);
+  }
+}
+
+void PageTree::Pin(Node node) {
+  if (node == 0) return;
+  ++nodes_.at(node).holds;
+  AddPins(node, 1);
+}
+
+void PageTree::Unpin(Node node) {
+  if (node == 0) return;
+  Entry& entry = nodes_.at(node);
+  BATON_CHECK(entry.holds > 0) << "page " << entry.page << " is not pinned";
+  --entry.holds;
+  entry.used = ++clock_;  // Pinned, so it is in no list.
+  AddPins(node, -1);
+}
+
+PageTree::Node PageTree::Insert(const std::string& salt, Node parent,
+                                std::span<const int32_t> tokens, int page) {
+  BATON_CHECK(tokens.size() == page_size_) << tokens.size() << " tokens in a page";
+  const uint64_t key = KeyOf(salt, parent, tokens);
+  if (by_key_.contains(key)) return 0;
+  if (parent != 0) {
+    Entry& above = nodes_.at(parent);
+    if (above.pins == 0 && above.children == 0) leaves_.erase({above.used, parent});
+    ++above.children;
+  }
+  const Node node = ++last_node_;
+  Entry& entry = nodes_[node];
+  entry.parent = parent;
+  entry.key = key;
+  if (parent == 0) entry.salt = salt;
+  entry.tokens.assign(tokens.begin(), tokens.end());
+  entry.page = page;
+  entry.used = ++clock_;
+  by_key_.emplace(key, node);
+  leaves_.emplace(entry.used, node);
+  ++evictable_;
+  return node;
+}
+
+void PageTree::Remove(Node node) {
+  const auto found = nodes_.find(node);
+  const Entry entry = std::move(found->second);
+  nodes_.erase(found);
+  by_key_.erase(entry.key);
+  leaves_.erase({entry.used, node});
+  --evictable_;
+  ++evicted_total_;
+  if (entry.parent == 0) return;
+  Entry& parent = nodes_.at(entry.parent);
+  if (--parent.children > 0 || parent.pins > 0) return;
+  // It was used whenever the page behind it was.
+  parent.used = std::max(parent.used, entry.used);
+  leaves_.emplace(parent.used, entry.parent);
+}
+
+std::vector<int> PageTree::Evict(int count) {
+  std::vector<int> pages;
+  while (static_cast<int>(pages.size()) < count && !leaves_.empty()) {
+    const Node oldest = leaves_.begin()->second;
+    pages.push_back(nodes_.at(oldest).page);
+    Remove(oldest);
+  }
+  return pages;
+}
+
+int PageTree::EvictablePagesOf(Node node) const {
+  int pages = 0;
+  for (Node at = node; at != 0; at = nodes_.at(at).parent) {
+    if (nodes_.at(at).pins > 0) break;  // Then those before it are, too.
+    ++pages;
+  }
+  return pages;
+}
+
+absl::Status PageTree::CheckInvariants() const {
+  std::unordered_map<Node, int> children;
+  std::unordered_map<Node, int> pins;
+  size_t leaves = 0;
+  int evictable = 0;
+  for (const auto& [node, entry] : nodes_) {
+    if (entry.parent != 0) {
+      if (!nodes_.contains(entry.parent)) {
+        return absl::InternalError(absl::StrCat("page ", entry.page, " has lost the one before"));
+      }
+      ++children[entry.parent];
+      pins[entry.parent] += entry.pins;
+    }
+    evictable += entry.pins == 0 ? 1 : 0;
+  }
+  for (const auto& [node, entry] : nodes_) {
+    const bool leaf = entry.children == 0 && entry.pins == 0;
+    leaves += leaf ? 1 : 0;
+    if (entry.children != children[node] || entry.pins != entry.holds + pins[node] ||
+        leaf != leaves_.contains({entry.used, node})) {
+      return absl::InternalError(absl::StrCat("page ", entry.page, " counts ", entry.children,
+                                              " children of ", children[node], ", ", entry.pins,
+                                              " pins of ", entry.holds + pins[node]));
+    }
+  }
+  if (leaves == leaves_.size() && evictable == evictable_ && by_key_.size() == nodes_.size()) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat(leaves, " leaves of ", leaves_.size(), ", ", evictable,
+                                          " evictable pages of ", evictable_));
+}
+
+}  // namespace baton

@@ -1,0 +1,99 @@
+// The prefixes whose KV is kept when their requests are over: a tree of whole pages by the tokens
+// in them. A page of the pool has one owner, a request or the tree; Insert moves it into the tree,
+// and only Evict and Clear give it back.
+//
+// A node is one page, below the node of the page before it. It is found by its parent and its
+// tokens, which are compared on every hit: a hash alone would let a collision answer one request
+// with another's KV. Requests with different salts share nothing.
+//
+// A request pins what it uses: a pinned page and those before it are not evicted. Of the others the
+// leaf that has been unused the longest goes first.
+//
+// Rejected: runs of pages in a node (a radix tree), which saves memory where prefixes are long, but
+// splits and merges nodes that requests hold.
+#ifndef COMMON_KV_PAGE_TREE_H_
+#define COMMON_KV_PAGE_TREE_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace baton {
+
+// Not thread-safe: only the core that owns it calls it. Costs are per page of the prefix.
+class PageTree {
+ public:
+  using Node = uint64_t;  // Never used again; 0 is none.
+
+  explicit PageTree(int page_size);  // > 0
+
+  // The longest known prefix of `tokens` in whole pages, at most `most` of them.
+  struct Match {
+    Node node = 0;           // Its last page's; 0: there is none.
+    std::vector<int> pages;  // In order.
+  };
+  Match Find(const std::string& salt, std::span<const int32_t> tokens, int most) const;
+
+  // Pages of the prefix that ends with `node` are in use, until Unpin is called as often. 0 is
+  // allowed: nothing is pinned.
+  void Pin(Node node);
+  void Unpin(Node node);
+
+  // Takes `page`, which holds `tokens` (page_size of them) behind the prefix that ends with
+  // `parent` (0: at the beginning), and returns its node. If the tree has another page there, or
+  // one in whose place it would be found, it takes nothing and returns 0.
+  Node Insert(const std::string& salt, Node parent, std::span<const int32_t> tokens, int page);
+
+  // Removes up to `count` unpinned pages, those unused the longest first, and returns them. `count`
+  // at most is removed, and less only if no more are evictable.
+  std::vector<int> Evict(int count);
+  // Removes all that are not pinned.
+  std::vector<int> Flush() { return Evict(evictable_pages()); }
+
+  int pages() const { return static_cast<int>(nodes_.size()); }
+  int evictable_pages() const { return evictable_; }
+  // Of the prefix that ends with `node`, pages that only its pin would keep.
+  int EvictablePagesOf(Node node) const;
+  uint64_t evicted_total() const { return evicted_total_; }
+
+  // Recounts pins, children and leaves.
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct Entry {
+    Node parent = 0;
+    uint64_t key = 0;  // Of parent and tokens.
+    std::string salt;  // Of nodes without a parent.
+    std::vector<int32_t> tokens;
+    int page = 0;
+    int children = 0;
+    int pins = 0;   // Its own and those of the nodes below it.
+    int holds = 0;  // Its own.
+    uint64_t used = 0;
+  };
+
+  uint64_t KeyOf(const std::string& salt, Node parent, std::span<const int32_t> tokens) const;
+  Node Child(const std::string& salt, Node parent, std::span<const int32_t> tokens) const;
+  void AddPins(Node node, int change);
+  void Remove(Node node);
+
+  const size_t page_size_;
+  std::unordered_map<Node, Entry> nodes_;
+  std::unordered_map<uint64_t, Node> by_key_;
+  std::set<std::pair<uint64_t, Node>> leaves_;  // Unpinned, by when they were used.
+  Node last_node_ = 0;
+  uint64_t clock_ = 0;
+  int evictable_ = 0;  // Nodes without pins.
+  uint64_t evicted_total_ = 0;
+};
+
+}  // namespace baton
+
+#endif  // COMMON_KV_PAGE_TREE_H_

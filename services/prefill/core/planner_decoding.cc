@@ -1,0 +1,126 @@
+// Requests that the chain decodes itself: their rows in plans, and what becomes of drawn tokens.
+//
+// At most P plans that draw tokens are under way, P the number of stages, and each has at most one
+// part in P of the requests that decode: one for each stage to compute. Those whose token has been
+// known the longest go first. Rejected: as many plans ahead as without decoding; they begin when
+// the tokens of those before them are known, have none of them, and are read for few rows.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "services/prefill/core/planner_state.h"
+
+namespace baton::prefill {
+
+int ChainPlanner::State::TokenLimitOf(const StartRequested& event) const {
+  if (event.ticket.has_value()) return 0;
+  return std::min(event.stop.max_tokens, limits.max_context_tokens - event.prompt_tokens);
+}
+
+absl::Status ChainPlanner::State::CheckDecoded(const StartRequested& event) const {
+  if (!limits.decodes) {
+    return absl::FailedPreconditionError("this prefill chain does not decode; a ticket is missing");
+  }
+  if (event.stop.max_tokens < 1) {
+    return InvalidField("sampling.max_tokens",
+                        absl::StrCat(event.stop.max_tokens, " is not positive"));
+  }
+  if (event.prompt_tokens < limits.max_context_tokens) return absl::OkStatus();
+  return InvalidField("prompt_token_ids",
+                      absl::StrCat(event.prompt_tokens, " tokens leave no room for a new one in a ",
+                                   "context of ", limits.max_context_tokens));
+}
+
+void ChainPlanner::State::AddRows(Plan& plan) {
+  row_work = {};
+  const auto decoding = static_cast<size_t>(std::count_if(
+      open.begin(), open.end(), [this](uint64_t id) { return requests.at(id).decoding(); }));
+  const size_t most = (decoding + done.size() - 1) / done.size();
+  while (!ready.empty() && plan.items.size() < most) {
+    const uint64_t attempt_id = ready.front();
+    ready.pop_front();
+    Request& request = requests.at(attempt_id);
+    plan.items.push_back({.attempt_id = attempt_id,
+                          .token_begin = request.planned_tokens,
+                          .token_count = 1,
+                          .draws = true,
+                          .token = request.last_token});
+    row_work.Add(request.planned_tokens, 1);
+    ++request.planned_tokens;
+    request.last_plan = plan.number;
+  }
+}
+
+size_t ChainPlanner::State::PlansThatDraw() const {
+  return static_cast<size_t>(std::count_if(
+      plans.begin(), plans.end(),
+      [this](const IssuedPlan& plan) { return plan.number > done.back() && !plan.draws.empty(); }));
+}
+
+// At most `tokens` of the prompt that leads, in whole pages: as many as the slowest stage is
+// predicted to take target_itl_us for, with the plan's rows.
+int ChainPlanner::State::BoundByItl(int prefix_length, int tokens) const {
+  if (limits.target_itl_us == 0 || row_work.tokens == 0 || costs.empty()) return tokens;
+  const auto fits = [&](int pages) {
+    PlanWork work = row_work;
+    work.Add(prefix_length, pages * limits.page_size);
+    return std::all_of(costs.begin(), costs.end(), [&](const StageCost& cost) {
+      return cost.Micros(work) <= static_cast<double>(limits.target_itl_us);
+    });
+  };
+  const int most = PagesFor(std::min(tokens, limits.max_context_tokens));
+  int fitting = 1;
+  int above = most + 1;
+  while (above - fitting > 1) {
+    const int middle = fitting + (above - fitting) / 2;
+    (fits(middle) ? fitting : above) = middle;
+  }
+  return fitting >= most ? tokens : fitting * limits.page_size;
+}
+
+void ChainPlanner::State::TakeDrawn(const IssuedPlan& plan, const PlanDone& plan_done) {
+  for (const uint64_t attempt_id : plan.draws) {
+    Request* request = FindUnfinished(attempt_id);
+    if (request == nullptr) continue;
+    const auto drawn =
+        std::find_if(plan_done.drawn.begin(), plan_done.drawn.end(),
+                     [attempt_id](const DrawnToken& d) { return d.attempt_id == attempt_id; });
+    if (drawn == plan_done.drawn.end()) {
+      Fail(attempt_id, absl::InternalError(absl::StrCat("plan ", plan.number, " gave no token")));
+    } else if (!drawn->token.ok()) {
+      Fail(attempt_id, drawn->token.status());
+    } else if (drawn->token->token < 0 || drawn->token->token >= limits.vocab_size) {
+      Fail(attempt_id,
+           absl::InternalError(absl::StrCat("drawn token ", drawn->token->token,
+                                            " is outside the vocabulary of ", limits.vocab_size)));
+    } else {
+      TakeToken(attempt_id, *request, *drawn->token);
+    }
+  }
+}
+
+void ChainPlanner::State::TakeToken(uint64_t attempt_id, Request& request,
+                                    const SampledToken& token) {
+  if (request.drawn == 0) {
+    if (absl::Status status = request.CheckPromptTokens(); !status.ok()) {
+      return Fail(attempt_id, std::move(status));
+    }
+    Emit(PromptDone{attempt_id, std::exchange(request.outcome, {})});
+  }
+  const bool stops = request.stop.Stops(request.drawn, token.token);
+  ++request.drawn;
+  request.last_token = token.token;
+  Emit(DeliverToken{attempt_id, token});
+  if (!stops && request.drawn < request.token_limit) {
+    ready.push_back(attempt_id);
+    return;
+  }
+  Finish(attempt_id, request, absl::OkStatus(),
+         stops ? FinishReason::kStop : FinishReason::kLength);
+  aborts_due.push_back(attempt_id);  // The stages have nothing to do for it, and are told so.
+}
+
+}  // namespace baton::prefill
