@@ -82,8 +82,8 @@ ActiveSpan RequestTrace::Call(const char* name, const char* service, const char*
   return span;
 }
 
-const TraceContext& RequestTrace::BeginReserve(const Reserve& action, int64_t now_us) {
-  if (!request_) return context_;
+void RequestTrace::BeginAttempt(const InstanceRef& decode, const std::vector<KvWriter>& stages,
+                                int64_t now_us) {
   if (attempt_) {
     request_.AddEvent("retry", now_us,
                       {{"baton.attempt", int64_t{attempts_ + 1}},
@@ -95,10 +95,24 @@ const TraceContext& RequestTrace::BeginReserve(const Reserve& action, int64_t no
   queue_.End(now_us);
   attempt_ = Child("attempt", SpanKind::kInternal, context_, now_us);
   attempt_.Set("baton.attempt", ++attempts_);
-  attempt_.Set("baton.decode.instance_id", action.decode.id);
-  std::vector<std::string> stages;
-  for (const KvWriter& writer : action.writers) stages.push_back(writer.instance.id);
-  attempt_.Set("baton.prefill.instance_ids", std::move(stages));
+  attempt_.Set("baton.decode.instance_id", decode.id);
+  std::vector<std::string> ids;
+  for (const KvWriter& stage : stages) ids.push_back(stage.instance.id);
+  attempt_.Set("baton.prefill.instance_ids", std::move(ids));
+}
+
+const TraceContext& RequestTrace::BeginGeneration(const StartGeneration& action, int64_t now_us) {
+  if (!request_) return context_;
+  BeginAttempt(action.stage0, action.stages, now_us);
+  colocated_ = true;
+  stream_ = Call("generate", "baton.v1.Prefill", "Generate", now_us);
+  return stream_.ContextOr(context_);
+}
+
+const TraceContext& RequestTrace::BeginReserve(const Reserve& action, int64_t now_us) {
+  if (!request_) return context_;
+  BeginAttempt(action.decode, action.writers, now_us);
+  colocated_ = false;
   reserve_ = Call("reserve", "baton.v1.Decode", "Reserve", now_us);
   return reserve_.ContextOr(context_);
 }
@@ -125,6 +139,11 @@ void RequestTrace::EndStream(const absl::Status& status, int64_t now_us) {
 
 void RequestTrace::EndPrefill(const absl::Status& status, const v1::PrefillReport& report,
                               int64_t now_us) {
+  if (colocated_) {  // A stream that goes on.
+    stream_.Set("baton.prefill.chunks", report.chunks_size());
+    stream_.AddEvent("prompt", now_us);
+    return;
+  }
   if (prefill_ && status.ok()) {
     prefill_.Set("baton.prefill.chunks", report.chunks_size());
     prefill_.Set("baton.kv.bytes", report.kv_bytes());
@@ -142,8 +161,9 @@ void RequestTrace::AbortDecode(const std::string& reason, int64_t now_us) {
 }
 
 void RequestTrace::AbortPrefill(const std::string& reason, int64_t now_us) {
-  prefill_.Set("baton.abort.reason", reason);
-  prefill_.End(now_us);
+  ActiveSpan& call = colocated_ ? stream_ : prefill_;
+  call.Set("baton.abort.reason", reason);
+  call.End(now_us);
   NoteFailure(absl::CancelledError(reason), now_us);
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/tracing/tracer.h"
@@ -38,6 +39,8 @@ class RequestTrace {
   const tracing::TraceContext& BeginReserve(const Reserve& action, int64_t now_us);
   const tracing::TraceContext& BeginStream(int64_t now_us);
   const tracing::TraceContext& BeginPrefill(int64_t now_us);
+  // In place of the three, on a colocated chain.
+  const tracing::TraceContext& BeginGeneration(const StartGeneration& action, int64_t now_us);
 
   // Ends of calls, of the attempt that runs.
   void EndReserve(const absl::Status& status, int64_t now_us);
@@ -56,6 +59,7 @@ class RequestTrace {
   }
   tracing::ActiveSpan Call(const char* name, const char* service, const char* method,
                            int64_t now_us) const;
+  void BeginAttempt(const InstanceRef& decode, const std::vector<KvWriter>& stages, int64_t now_us);
   void NoteFailure(const absl::Status& status, int64_t now_us);
   void EndAttempt(const absl::Status& status, int64_t now_us);
 
@@ -70,6 +74,7 @@ class RequestTrace {
   tracing::ActiveSpan reserve_;
   tracing::ActiveSpan stream_;
   tracing::ActiveSpan prefill_;
+  bool colocated_ = false;  // The attempt has no call but the stream.
   // Why and when the attempt that runs has failed, once it has; it ends with the next one.
   absl::Status failure_;
   int64_t failed_us_ = 0;

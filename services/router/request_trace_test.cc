@@ -131,6 +131,44 @@ TEST_F(RequestTraceTest, ARetryIsASecondAttemptAndAWaitBetween) {
   EXPECT_EQ(std::get<std::string>(root.events[0].attributes[1].value), "gone");
 }
 
+TEST_F(RequestTraceTest, OnAColocatedChainOneCallIsTheAttempt) {
+  StartGeneration start;
+  start.stage0 = {"prefill-0", 1};
+  start.stages = {{{"prefill-0", 1}, {0, 3}}, {{"prefill-1", 1}, {3, 6}}};
+  RequestTrace trace = Begin(Caller());
+  trace.BeginGeneration(start, 200);
+  trace.AbortPrefill("the prefill leg failed", 250);
+  const TraceContext call = trace.BeginGeneration(start, 300);
+  v1::PrefillReport report;
+  report.add_chunks();
+  trace.EndPrefill(absl::OkStatus(), report, 310);
+  trace.OnFirstToken(320);
+  trace.EndStream(absl::OkStatus(), 400);
+  trace.Finish(EndWith(absl::OkStatus(), 7), 401);
+
+  EXPECT_TRUE(Named("reserve").empty());
+  EXPECT_TRUE(Named("prefill").empty());
+  const std::vector<Span> calls = Named("generate");
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0].end_us, 250);
+  auto aborted = Values(calls[0]);
+  EXPECT_EQ(std::get<std::string>(aborted["baton.abort.reason"]), "the prefill leg failed");
+  EXPECT_EQ(calls[1].context, call);
+  EXPECT_EQ(calls[1].end_us, 400);
+  auto values = Values(calls[1]);
+  EXPECT_EQ(std::get<std::string>(values["rpc.service"]), "baton.v1.Prefill");
+  EXPECT_EQ(std::get<std::string>(values["rpc.method"]), "Generate");
+  EXPECT_EQ(std::get<int64_t>(values["baton.prefill.chunks"]), 1);
+  ASSERT_EQ(calls[1].events.size(), 2u);
+  EXPECT_STREQ(calls[1].events[0].name, "prompt");
+  EXPECT_STREQ(calls[1].events[1].name, "first_token");
+  ASSERT_EQ(Named("attempt").size(), 2u);
+  auto attempt = Values(Named("attempt")[1]);
+  EXPECT_EQ(std::get<std::string>(attempt["baton.decode.instance_id"]), "prefill-0");
+  EXPECT_EQ(std::get<std::vector<std::string>>(attempt["baton.prefill.instance_ids"]),
+            (std::vector<std::string>{"prefill-0", "prefill-1"}));
+}
+
 TEST_F(RequestTraceTest, WhatEndsEarlyEndsEverySpan) {
   RequestTrace trace = Begin(Caller());
   trace.BeginReserve(ReserveOn("decode-0"), 200);

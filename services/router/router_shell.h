@@ -130,6 +130,7 @@ class RouterShell : public Gateway {
   void Perform(Reserve& action);
   void Perform(OpenStream& action);
   void Perform(StartPrefill& action);
+  void Perform(StartGeneration& action);
   void Perform(AbortPrefill& action);
   void Perform(AbortDecode& action);
   void Perform(DeliverPrompt& action);
@@ -139,6 +140,7 @@ class RouterShell : public Gateway {
   void EndWatches();
   void DropCall(uint64_t call_id, const absl::Status& outcome, bool tell);
   void EndSession(uint64_t call_id);
+  Session* BeginAttempt(uint64_t call_id, uint64_t attempt_id, int max_tokens, int64_t now_us);
   Session* SessionOf(uint64_t call_id);
   Session* SessionOfAttempt(uint64_t attempt_id);
   Legs::Contact ContactOf(const InstanceRef& instance) const;

@@ -8,14 +8,21 @@
 
 namespace baton::router {
 
-void RouterShell::Perform(Reserve& action) {
-  Session* session = SessionOf(action.call_id);
-  if (session == nullptr) return;
+Session* RouterShell::BeginAttempt(uint64_t call_id, uint64_t attempt_id, int max_tokens,
+                                   int64_t now_us) {
+  Session* session = SessionOf(call_id);
+  if (session == nullptr) return nullptr;
   call_of_attempt_.erase(session->attempt_id());
-  call_of_attempt_[action.attempt_id] = action.call_id;
+  call_of_attempt_[attempt_id] = call_id;
+  session->BeginAttempt(attempt_id, now_us);
+  session->LimitOutput(max_tokens);
+  return session;
+}
+
+void RouterShell::Perform(Reserve& action) {
   const int64_t now_us = NowUs();
-  session->BeginAttempt(action.attempt_id, now_us);
-  session->LimitOutput(action.max_tokens);
+  Session* session = BeginAttempt(action.call_id, action.attempt_id, action.max_tokens, now_us);
+  if (session == nullptr) return;
   legs_->Reserve(action, {session->request().prompt_ids, session->request().sampling,
                           session->trace().BeginReserve(action, now_us)});
 }
@@ -34,6 +41,15 @@ void RouterShell::Perform(StartPrefill& action) {
   traffic_.CountPrompt(static_cast<int64_t>(session->request().prompt_ids.size()));
   legs_->StartPrefill(action, {session->request().prompt_ids, session->request().sampling,
                                session->trace().BeginPrefill(NowUs())});
+}
+
+void RouterShell::Perform(StartGeneration& action) {
+  const int64_t now_us = NowUs();
+  Session* session = BeginAttempt(action.call_id, action.attempt_id, action.max_tokens, now_us);
+  if (session == nullptr) return;
+  traffic_.CountPrompt(static_cast<int64_t>(session->request().prompt_ids.size()));
+  legs_->StartGeneration(action, {session->request().prompt_ids, session->request().sampling,
+                                  session->trace().BeginGeneration(action, now_us)});
 }
 
 void RouterShell::Perform(AbortPrefill& action) {

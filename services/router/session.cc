@@ -26,6 +26,7 @@ void Session::BeginAttempt(uint64_t attempt_id, int64_t now_us) {
   }
   attempt_id_ = attempt_id;
   attempt_us_ = now_us;
+  reserve_us_ = 0;
   computed_tokens_ = 0;
 }
 

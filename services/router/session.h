@@ -90,7 +90,7 @@ class Session {
   uint64_t attempt_id_ = 0;
   int64_t paired_us_ = 0;   // When the first attempt began.
   int64_t attempt_us_ = 0;  // When the last one did.
-  int64_t reserve_us_ = 0;
+  int64_t reserve_us_ = 0;  // In this attempt; 0 on a colocated chain.
   int64_t first_token_us_ = 0;
   int64_t last_token_us_ = 0;
   int computed_tokens_ = 0;  // Prompt tokens computed in this attempt.

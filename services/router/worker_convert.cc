@@ -129,6 +129,7 @@ absl::StatusOr<WorkerInfo> WorkerFromProto(const v1::WorkerInfo& proto) {
   worker.chain_id = proto.chain_id();
   worker.pp_rank = proto.pp_rank();
   worker.pp_size = proto.pp_size();
+  worker.decodes = proto.decodes();
   if (proto.has_tensor_rank()) {
     BATON_ASSIGN_OR_RETURN(worker.tensor_rank,
                            rpc::FromProto(proto.tensor_rank(), "worker.tensor_rank"));
@@ -168,6 +169,7 @@ v1::WorkerInfo ToProto(const WorkerInfo& worker) {
   proto.set_chain_id(worker.chain_id);
   proto.set_pp_rank(worker.pp_rank);
   proto.set_pp_size(worker.pp_size);
+  proto.set_decodes(worker.decodes);
   if (!worker.tensor_rank.alone()) {
     *proto.mutable_tensor_rank() = rpc::ToProto(worker.tensor_rank);
     proto.set_row_parallel_chunks(worker.agreed.row_parallel_chunks);

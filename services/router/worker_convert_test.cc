@@ -11,7 +11,7 @@ namespace baton::router {
 namespace {
 
 TEST(WorkerConvertTest, WorkersSurviveTheRoundTrip) {
-  for (WorkerInfo worker : {TestStage("c0", 1, 2), TestDecode("d0")}) {
+  for (WorkerInfo worker : {TestStage("c0", 1, 2), TestColocated("c0", 1, 2), TestDecode("d0")}) {
     worker.grpc_address = "127.0.0.1:4000";
     const auto back = WorkerFromProto(ToProto(worker));
     ASSERT_TRUE(back.ok()) << back.status();

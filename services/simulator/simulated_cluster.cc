@@ -167,6 +167,11 @@ void SimulatedCluster::Perform(const router::StartPrefill& action) {
   time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Start(start); });
 }
 
+void SimulatedCluster::Perform(const router::StartGeneration& action) {
+  BATON_CHECK(false) << "call " << action.call_id
+                     << " begins on a chain that decodes, and the simulator has none";
+}
+
 void SimulatedCluster::Perform(const router::AbortPrefill& action) {
   time_.Deliver([&chain = ChainOf(action.stage0), action] {
     chain.Abort(action.attempt_id, absl::CancelledError(action.reason));

@@ -50,6 +50,7 @@ class SimulatedCluster {
   void Perform(const router::Reserve& action);
   void Perform(const router::OpenStream& action);
   void Perform(const router::StartPrefill& action);
+  static void Perform(const router::StartGeneration& action);
   void Perform(const router::AbortPrefill& action);
   void Perform(const router::AbortDecode& action);
   void Perform(const router::DeliverToken& action);

@@ -47,6 +47,7 @@ absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {
   peer.decode_id = info.decode_id();
   peer.pp_rank = info.pp_rank();
   peer.pp_size = info.pp_size();
+  peer.decodes = info.decodes();
   peer.protocol_version = info.fingerprint().protocol_version();
   if (info.has_tensor_rank()) {
     BATON_ASSIGN_OR_RETURN(peer.tensor_rank,

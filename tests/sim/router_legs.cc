@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/status.h"
 #include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
@@ -127,6 +128,8 @@ void RouterProcess::CallFailed(const OpenCall& open, const absl::Status& status)
   const uint64_t attempt = open.attempt_id;
   ChangeLegs([&](auto& actions) {
     switch (open.call) {
+      case router::LegCall::kGenerate:
+        break;  // Nobody makes that call here.
       case router::LegCall::kReserve:
         return legs_.ReserveEnded(attempt, status, Ticket(), actions);
       case router::LegCall::kStream:
@@ -294,6 +297,11 @@ void RouterProcess::PerformLeg(const router::StartPrefill& act) {
   world_.SendOnCall<PrefillProcess>(call, node_, "start", [call, request](PrefillProcess& prefill) {
     prefill.Start(call, request);
   });
+}
+
+void RouterProcess::PerformLeg(const router::StartGeneration& act) {
+  BATON_CHECK(false) << "attempt " << act.attempt_id << " begins on " << act.stage0.id
+                     << ", but the simulation has no chains that decode";
 }
 
 }  // namespace baton::sim

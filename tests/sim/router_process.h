@@ -83,6 +83,7 @@ class RouterProcess : public Process {
   void PerformLeg(const router::Reserve& act);
   void PerformLeg(const router::OpenStream& act);
   void PerformLeg(const router::StartPrefill& act);
+  static void PerformLeg(const router::StartGeneration& act);
   // Changes the legs' core and does what comes of it.
   void ChangeLegs(const std::function<void(std::vector<router::LegAction>&)>& change);
   void PerformLeg(const router::TellRouter& act);

@@ -143,6 +143,7 @@ class RouterWitness {
   void See(const router::Reserve& action);
   void See(const router::OpenStream& action);
   void See(const router::StartPrefill& action);
+  void See(const router::StartGeneration& action);
   void See(const router::AbortPrefill& action);
   void See(const router::AbortDecode& action);
   void See(const router::DeliverPrompt& action);

@@ -94,6 +94,10 @@ void RouterWitness::See(const router::StartPrefill& action) {
   }
 }
 
+void RouterWitness::See(const router::StartGeneration& action) {
+  Complain(action.call_id, "begins on a colocated chain, of which there are none here");
+}
+
 void RouterWitness::See(const router::AbortPrefill& action) {
   const auto leg = closes_prefill_.find(action.attempt_id);
   if (leg == closes_prefill_.end() || leg->second != action.stage0) {

@@ -62,7 +62,7 @@ Group Membership::Incumbents(int64_t now_us) const {
   AddApplicants(group, now_us);
   for (const auto& [id, absent] : absent_) {
     if (!absent.left && absent.lost_us + options_.pair_grace_us > now_us) {
-      group.grids().Hold(absent.grid, absent.place, absent.places);
+      group.grids().Hold(absent.place);
     }
   }
   return group;

@@ -15,8 +15,10 @@ namespace {
 constexpr int kMostHandBacks = 64;
 
 // Which leg a failure is blamed on: the one that the status names, since decode may report that a
-// stage fell silent, or a stage that decode did; else the one that reported it.
-Role BlamedLeg(const absl::Status& status, Role reporter) {
+// stage fell silent, or a stage that decode did; else the one that reported it. A colocated chain
+// is a prefill leg, whatever fails.
+Role BlamedLeg(const Pair& pair, const absl::Status& status, Role reporter) {
+  if (pair.colocated()) return Role::kPrefill;
   const auto named = LegOf(status);
   if (named == RoleName(Role::kPrefill)) return Role::kPrefill;
   if (named == RoleName(Role::kDecode)) return Role::kDecode;
@@ -55,10 +57,16 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
   attempt.decode_open = true;
   attempt.prefill_counted = attempt.decode_counted = true;
   attempt.ungranted = pairing.Begin(attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  attempt.prefill_open = attempt.pair.colocated();
   txn.held.clear();
-  table.SetPhase(txn, Phase::kReserving);
+  table.SetPhase(txn, attempt.pair.colocated() ? Phase::kPrefilling : Phase::kReserving);
   table.SetTimer(txn, txn.deadline_us);
   table.SetAttempt(txn, std::move(attempt));
+  const Pair& begun = txn.attempt.pair;
+  if (begun.colocated()) {
+    return Emit(StartGeneration{txn.attempt.id, txn.call_id, begun.chain.stage0, begun.chain.stages,
+                                txn.deadline_us, txn.max_tokens});
+  }
   Emit(Reserve{txn.attempt.id, txn.call_id, txn.attempt.pair.decode, txn.attempt.pair.writers,
                txn.deadline_us, txn.max_tokens});
 }
@@ -70,8 +78,8 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
     CloseLegs(txn, "the request is complete");
     return Finish(txn, txn.answer);
   }
-  const Role blamed = BlamedLeg(status, reporter);
   const Pair& pair = txn.attempt.pair;
+  const Role blamed = BlamedLeg(pair, status, reporter);
   if (!LegOf(status).has_value()) {
     status = WithLeg(status, RoleName(blamed),
                      blamed == Role::kDecode ? pair.decode.id : pair.chain.stage0.id);
@@ -194,6 +202,7 @@ void RouterCore::State::TimeOut(Transaction& txn) {
       where = absl::StrCat("during prefill in chain ", pair.chain.chain_id);
       break;
     default:
+      if (pair.colocated()) leg = Role::kPrefill;
       Covered<"router: a deadline passes while decoding">();
       where = absl::StrCat("after ", txn.tokens, " tokens from ", pair.decode.id);
   }
@@ -207,11 +216,15 @@ void RouterCore::State::TimeOut(Transaction& txn) {
 void RouterCore::State::CloseDecode(Transaction& txn, const std::string& reason) {
   if (!txn.attempt.decode_open) return;
   txn.attempt.decode_open = false;
+  if (txn.attempt.pair.colocated()) {
+    txn.attempt.prefill_open = false;
+    return Emit(AbortPrefill{txn.attempt.id, txn.attempt.pair.chain.stage0, reason});
+  }
   Emit(AbortDecode{txn.attempt.id, txn.attempt.pair.decode, reason});
 }
 
 void RouterCore::State::ClosePrefill(Transaction& txn, const std::string& reason) {
-  if (!txn.attempt.prefill_open) return;
+  if (!txn.attempt.prefill_open || txn.attempt.pair.colocated()) return;  // See CloseDecode.
   txn.attempt.prefill_open = false;
   Emit(AbortPrefill{txn.attempt.id, txn.attempt.pair.chain.stage0, reason});
 }

@@ -113,6 +113,10 @@ absl::Status CheckShape(const std::string& of_grid, const WorkerInfo& joining,
     return differ("row_parallel_chunk_threshold", absl::StrCat(a.row_parallel_threshold),
                   absl::StrCat(b.row_parallel_threshold));
   }
+  if (joining.decodes != member.decodes) {
+    const auto mode = [](const WorkerInfo& w) { return w.decodes ? "null" : "prefill"; };
+    return differ("disaggregation_mode", mode(joining), mode(member));
+  }
   if (chain && a.sends_slices != b.sends_slices) {
     return differ("pp_send_slice", a.sends_slices ? "true" : "false",
                   b.sends_slices ? "true" : "false");
@@ -178,6 +182,9 @@ absl::Status CheckWellFormed(const WorkerInfo& worker) {
       return InvalidField("pp_rank", absl::StrCat("must be from 0 to pp_size - 1 = ",
                                                   worker.pp_size - 1, ", is ", worker.pp_rank));
     }
+  }
+  if (worker.role == Role::kDecode && worker.decodes) {
+    return InvalidField("decodes", "is for workers of prefill chains");
   }
   if (worker.role == Role::kDecode && !worker.tensor_rank.alone() && worker.decode_id.empty()) {
     return InvalidField("decode_id", "is empty");

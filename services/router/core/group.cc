@@ -27,29 +27,31 @@ void Group::Add(const WorkerInfo& worker) {
   all.oldest_protocol_version = std::max(all.oldest_protocol_version, own.oldest_protocol_version);
   workers_[worker.instance.id] = &worker;
   members_[worker.grid()].push_back(&worker);
-  grids_.Hold(worker.grid(), worker.place(), worker.places());
+  grids_.Hold(worker.grid_place());
 }
 
-void Grids::Hold(const GridName& grid, int place, int places, int64_t changed_us) {
-  Places& of = grids_[grid];
-  if (of.size == 0) of.size = places;
-  if (of.size != places) return;
-  of.held.insert(place);
+void Grids::Hold(const GridPlace& place, int64_t changed_us) {
+  Places& of = grids_[place.grid];
+  if (of.held.empty()) of.shape = place;
+  if (of.shape.places != place.places || of.shape.decodes != place.decodes) return;
+  of.held.insert(place.place);
   of.changed_us = std::max(of.changed_us, changed_us);
 }
 
-bool Grids::CanPair() const {
-  return WholeChangedUs(Role::kPrefill).has_value() && WholeChangedUs(Role::kDecode).has_value();
-}
-
-std::optional<int64_t> Grids::WholeChangedUs(Role role) const {
-  std::optional<int64_t> latest_us;
+std::optional<int64_t> Grids::PairChangedUs() const {
+  // An absent one is before every time.
+  std::optional<int64_t> chain_us;
+  std::optional<int64_t> decode_us;
+  std::optional<int64_t> colocated_us;
   for (const auto& [grid, places] : grids_) {
-    const bool whole = static_cast<int>(places.held.size()) == places.size;
-    if (grid.role != role || !whole) continue;
-    latest_us = std::max(latest_us.value_or(places.changed_us), places.changed_us);
+    if (static_cast<int>(places.held.size()) != places.shape.places) continue;
+    std::optional<int64_t>& whole_us = grid.role == Role::kDecode ? decode_us
+                                       : places.shape.decodes     ? colocated_us
+                                                                  : chain_us;
+    whole_us = std::max<std::optional<int64_t>>(whole_us, places.changed_us);
   }
-  return latest_us;
+  if (!chain_us.has_value() || !decode_us.has_value()) return colocated_us;
+  return std::max({chain_us, decode_us, colocated_us});
 }
 
 }  // namespace baton::router

@@ -19,19 +19,19 @@ namespace baton::router {
 // is whole.
 class Grids {
  public:
-  // A worker has this place, or will most likely be back in it. The first of a grid says how many
-  // `places` it has: one of another shape doesn't count for it.
-  void Hold(const GridName& grid, int place, int places, int64_t changed_us = 0);
+  // A worker has this place, or will most likely be back in it. The first of a grid says how it is:
+  // one of another shape doesn't count for it.
+  void Hold(const GridPlace& place, int64_t changed_us = 0);
 
-  // Whether a chain and a decode service are whole.
-  bool CanPair() const;
-  // When a place of a whole chain, or of a whole decode service, changed last; nullopt: none is
-  // whole.
-  std::optional<int64_t> WholeChangedUs(Role role) const;
+  // Whether a chain and a decode service are whole, or a colocated chain is.
+  bool CanPair() const { return PairChangedUs().has_value(); }
+  // When a place of a whole chain and a whole decode service, or of a whole colocated chain,
+  // changed last; nullopt: there is no such pair.
+  std::optional<int64_t> PairChangedUs() const;
 
  private:
   struct Places {
-    int size = 0;
+    GridPlace shape;  // As the first of them has it.
     std::set<int> held;
     int64_t changed_us = 0;  // Last.
   };
@@ -47,7 +47,7 @@ class Group {
   // With the places of those who are away and will most likely be back.
   Grids& grids() { return grids_; }
 
-  // A whole chain and a whole decode service are here, or expected.
+  // A whole chain and a whole decode service, or a whole colocated chain, are here or expected.
   bool CanPair() const { return grids_.CanPair(); }
   // What a router prefers, in order: who can serve, then who are more.
   std::pair<bool, int> Rank() const { return {CanPair(), static_cast<int>(workers_.size())}; }

@@ -4,47 +4,71 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
 
 #include "services/router/core/test_cluster.h"
 
 namespace baton::router {
 namespace {
 
-const GridName kChain{Role::kPrefill, false, "c0"};
-const GridName kOtherChain{Role::kPrefill, false, "c1"};
-const GridName kDecode{Role::kDecode, true, "d0"};
+GridPlace ChainPlace(const std::string& id, int place, int places, bool decodes = false) {
+  return {{Role::kPrefill, false, id}, place, places, decodes};
+}
+const GridPlace kDecode{{Role::kDecode, true, "d0"}};
 
-TEST(GridsTest, AGridIsWholeWithEachOfItsPlaces) {
-  Grids grids;
-  EXPECT_EQ(grids.WholeChangedUs(Role::kPrefill), std::nullopt);
-  grids.Hold(kChain, 0, 2, 10);
-  grids.Hold(kChain, 0, 2, 20);
-  EXPECT_EQ(grids.WholeChangedUs(Role::kPrefill), std::nullopt) << "one place, held twice";
-  grids.Hold(kChain, 1, 3, 90);
-  EXPECT_EQ(grids.WholeChangedUs(Role::kPrefill), std::nullopt) << "of another shape";
-  grids.Hold(kChain, 1, 2, 15);
-  EXPECT_EQ(grids.WholeChangedUs(Role::kPrefill), 20) << "the last change of any of them";
-  EXPECT_EQ(grids.WholeChangedUs(Role::kDecode), std::nullopt);
+// With a decode service whose only place changed long ago.
+class GridsTest : public ::testing::Test {
+ protected:
+  GridsTest() { grids_.Hold(kDecode, 1); }
+  Grids grids_;
+};
+
+TEST_F(GridsTest, AGridIsWholeWithEachOfItsPlaces) {
+  EXPECT_EQ(grids_.PairChangedUs(), std::nullopt);
+  grids_.Hold(ChainPlace("c0", 0, 2), 10);
+  grids_.Hold(ChainPlace("c0", 0, 2), 20);
+  EXPECT_EQ(grids_.PairChangedUs(), std::nullopt) << "one place, held twice";
+  grids_.Hold(ChainPlace("c0", 1, 3), 90);
+  EXPECT_EQ(grids_.PairChangedUs(), std::nullopt) << "of another shape";
+  grids_.Hold(ChainPlace("c0", 1, 2, /*decodes=*/true), 90);
+  EXPECT_EQ(grids_.PairChangedUs(), std::nullopt) << "of a chain that decodes";
+  grids_.Hold(ChainPlace("c0", 1, 2), 15);
+  EXPECT_EQ(grids_.PairChangedUs(), 20) << "the last change of any of them";
 }
 
-TEST(GridsTest, TheWholeOneThatChangedLastCounts) {
-  Grids grids;
-  grids.Hold(kOtherChain, 0, 1, 30);
-  grids.Hold(kChain, 0, 1, 10);
-  EXPECT_EQ(grids.WholeChangedUs(Role::kPrefill), 30);
-  grids.Hold({Role::kPrefill, false, "c2"}, 0, 2, 50);
-  EXPECT_EQ(grids.WholeChangedUs(Role::kPrefill), 30) << "half a chain is none";
+TEST_F(GridsTest, TheWholeOneThatChangedLastCounts) {
+  grids_.Hold(ChainPlace("c1", 0, 1), 30);
+  grids_.Hold(ChainPlace("c0", 0, 1), 10);
+  EXPECT_EQ(grids_.PairChangedUs(), 30);
+  grids_.Hold(ChainPlace("c2", 0, 2), 50);
+  EXPECT_EQ(grids_.PairChangedUs(), 30) << "half a chain is none";
+  grids_.Hold(kDecode, 40);
+  EXPECT_EQ(grids_.PairChangedUs(), 40) << "either side's";
+  grids_.Hold(ChainPlace("c3", 0, 1, /*decodes=*/true), 60);
+  EXPECT_EQ(grids_.PairChangedUs(), 60) << "a colocated chain's";
 }
 
-TEST(GridsTest, APairNeedsBothSides) {
+TEST(GridPairsTest, APairNeedsBothSides) {
   Grids chain;
-  chain.Hold(kChain, 0, 1);
+  chain.Hold(ChainPlace("c0", 0, 1));
   EXPECT_FALSE(chain.CanPair());
   Grids decode;
-  decode.Hold(kDecode, 0, 1);
+  decode.Hold(kDecode);
   EXPECT_FALSE(decode.CanPair());
-  decode.Hold(kChain, 0, 1);
+  decode.Hold(ChainPlace("c0", 0, 1));
   EXPECT_TRUE(decode.CanPair());
+}
+
+TEST(GridPairsTest, AColocatedChainNeedsNobodyAndNobodyElseNeedsIt) {
+  Grids grids;
+  grids.Hold(ChainPlace("c0", 0, 2, /*decodes=*/true), 10);
+  EXPECT_FALSE(grids.CanPair());
+  grids.Hold(ChainPlace("c0", 1, 2, /*decodes=*/true), 20);
+  EXPECT_EQ(grids.PairChangedUs(), 20);
+  grids.Hold(kDecode, 50);
+  EXPECT_EQ(grids.PairChangedUs(), 20) << "it is no pair with a decode service";
+  grids.Hold(ChainPlace("c1", 0, 1), 30);
+  EXPECT_EQ(grids.PairChangedUs(), 50);
 }
 
 class GroupTest : public ::testing::Test {

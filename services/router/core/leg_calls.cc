@@ -24,13 +24,18 @@ const char* CallName(LegCall call) {
       return "Decode.Reserve";
     case LegCall::kStream:
       return "Decode.Generate";
+    case LegCall::kGenerate:
+      return "Prefill.Generate";
     case LegCall::kStart:
       break;
   }
   return "Prefill.Start";
 }
 
-Role RoleOf(LegCall call) { return call == LegCall::kStart ? Role::kPrefill : Role::kDecode; }
+Role RoleOf(LegCall call) {
+  const bool of_chain = call == LegCall::kStart || call == LegCall::kGenerate;
+  return of_chain ? Role::kPrefill : Role::kDecode;
+}
 
 // Rounded up: the router's own deadline is to be the first, and a worker that ends a request before
 // it would fail one that has time.
@@ -70,11 +75,17 @@ absl::Status ProtocolError(const std::string& message, LegCall call, const Insta
                  RoleName(RoleOf(call)), worker.id);
 }
 
+bool AreTheSame(const std::vector<SampledToken>& told, std::span<const int32_t> expected) {
+  const auto same = [](const SampledToken& token, int32_t id) { return token.token == id; };
+  return std::equal(told.begin(), told.end(), expected.begin(), expected.end(), same);
+}
+
 Event FailureOf(uint64_t attempt_id, LegCall call, absl::Status status) {
   switch (call) {
     case LegCall::kReserve:
       return ReserveReplied{attempt_id, std::move(status)};
     case LegCall::kStream:
+    case LegCall::kGenerate:
       return DecodeEnded{attempt_id, std::move(status)};
     case LegCall::kStart:
       break;
@@ -100,7 +111,7 @@ std::optional<BeginCall> LegCalls::Begin(uint64_t attempt_id, Role role, LegCall
     return std::nullopt;
   }
   Leg& leg = role == Role::kDecode ? found->second.decode : found->second.prefill;
-  leg = {worker, address, call, /*told=*/false};
+  leg = {worker, address, call};
   const int64_t give_up_us = deadline_us == kNeverUs ? kNeverUs : deadline_us + kBackstopUs;
   return BeginCall{attempt_id,
                    call,
@@ -110,11 +121,15 @@ std::optional<BeginCall> LegCalls::Begin(uint64_t attempt_id, Role role, LegCall
                    std::max(give_up_us, now_us)};
 }
 
+void LegCalls::Remember(uint64_t call_id, uint64_t attempt_id) {
+  Forget(call_id);
+  attempt_of_call_[call_id] = attempt_id;
+  attempts_[attempt_id].call_id = call_id;
+}
+
 std::optional<BeginCall> LegCalls::Open(const Reserve& action, const std::string& address,
                                         int64_t now_us, std::vector<LegAction>& actions) {
-  Forget(action.call_id);
-  attempt_of_call_[action.call_id] = action.attempt_id;
-  attempts_[action.attempt_id].call_id = action.call_id;
+  Remember(action.call_id, action.attempt_id);
   return Begin(action.attempt_id, Role::kDecode, LegCall::kReserve, action.decode, address,
                action.deadline_us, now_us, actions);
 }
@@ -128,6 +143,13 @@ std::optional<BeginCall> LegCalls::Open(const OpenStream& action, const std::str
 std::optional<BeginCall> LegCalls::Open(const StartPrefill& action, const std::string& address,
                                         int64_t now_us, std::vector<LegAction>& actions) {
   return Begin(action.attempt_id, Role::kPrefill, LegCall::kStart, action.stage0, address,
+               action.deadline_us, now_us, actions);
+}
+
+std::optional<BeginCall> LegCalls::Open(const StartGeneration& action, const std::string& address,
+                                        int64_t now_us, std::vector<LegAction>& actions) {
+  Remember(action.call_id, action.attempt_id);
+  return Begin(action.attempt_id, Role::kPrefill, LegCall::kGenerate, action.stage0, address,
                action.deadline_us, now_us, actions);
 }
 
@@ -187,44 +209,73 @@ void LegCalls::ReserveEnded(uint64_t attempt_id, const absl::Status& status,
   actions.emplace_back(TellRouter{ReserveReplied{attempt_id, std::move(answer)}});
 }
 
+LegCall LegCalls::StreamOf(uint64_t attempt_id) const {
+  const auto found = attempts_.find(attempt_id);
+  const bool by_chain =
+      found != attempts_.end() && found->second.prefill.running == LegCall::kGenerate;
+  return by_chain ? LegCall::kGenerate : LegCall::kStream;
+}
+
+void LegCalls::PromptTold(uint64_t attempt_id, const std::vector<SampledToken>& prompt_tokens,
+                          std::span<const int32_t> expected, std::vector<LegAction>& actions) {
+  constexpr LegCall kCall = LegCall::kGenerate;
+  Leg* leg = Waiting(attempt_id, kCall, /*ends=*/false);
+  if (leg == nullptr) return;
+  const char* wrong = nullptr;
+  if (std::exchange(leg->prompt_told, true)) wrong = "told of the prompt twice";
+  if (!expected.empty() && !AreTheSame(prompt_tokens, expected)) {
+    wrong = "told of other tokens than the prompt's";
+  }
+  if (wrong != nullptr) {
+    leg->told = true;
+    actions.emplace_back(
+        TellRouter{DecodeEnded{attempt_id, ProtocolError(wrong, kCall, leg->worker)}});
+    return;
+  }
+  actions.emplace_back(TellRouter{PrefillEnded{attempt_id, absl::OkStatus(), prompt_tokens}});
+}
+
 void LegCalls::StreamSaid(uint64_t attempt_id, const StreamMessage& message,
                           std::vector<LegAction>& actions) {
-  constexpr LegCall kCall = LegCall::kStream;
-  Leg* leg = Waiting(attempt_id, kCall, /*ends=*/false);
+  const LegCall call = StreamOf(attempt_id);
+  Leg* leg = Waiting(attempt_id, call, /*ends=*/false);
   if (leg == nullptr) return;
   const auto end = [&](absl::StatusOr<FinishReason> outcome) {
     leg->told = true;
     actions.emplace_back(TellRouter{DecodeEnded{attempt_id, std::move(outcome)}});
   };
+  if (call == LegCall::kGenerate && !leg->prompt_told) {
+    return end(ProtocolError("did not begin with what it knows of the prompt", call, leg->worker));
+  }
   if (const auto* token = std::get_if<SampledToken>(&message)) {
     if (token->token >= 0 && token->token < vocab_size_) {
       actions.emplace_back(TellRouter{TokenReceived{attempt_id, *token}});
       return;
     }
     return end(ProtocolError(
-        absl::StrCat("sent the token id ", token->token, ", which is outside the vocabulary"),
-        kCall, leg->worker));
+        absl::StrCat("sent the token id ", token->token, ", which is outside the vocabulary"), call,
+        leg->worker));
   }
   const auto* finished = std::get_if<StreamFinished>(&message);
   if (finished == nullptr) {
-    return end(ProtocolError("sent a message that is neither token nor end", kCall, leg->worker));
+    return end(ProtocolError("sent a message that is neither token nor end", call, leg->worker));
   }
   if (!finished->reason.has_value()) {
-    return end(ProtocolError("finished for no reason that the router knows", kCall, leg->worker));
+    return end(ProtocolError("finished for no reason that the router knows", call, leg->worker));
   }
   end(*finished->reason);
 }
 
 void LegCalls::StreamEnded(uint64_t attempt_id, const absl::Status& status,
                            std::vector<LegAction>& actions) {
-  constexpr LegCall kCall = LegCall::kStream;
-  const Leg* leg = Waiting(attempt_id, kCall, /*ends=*/true);
+  const LegCall call = StreamOf(attempt_id);
+  const Leg* leg = Waiting(attempt_id, call, /*ends=*/true);
   if (leg == nullptr) return;
   Covered<"legs: a stream breaks">();
   actions.emplace_back(TellRouter{DecodeEnded{
       attempt_id, status.ok()
-                      ? ProtocolError("ended its stream without Finished", kCall, leg->worker)
-                      : Explain(status, kCall, leg->worker, leg->address)}});
+                      ? ProtocolError("ended its stream without Finished", call, leg->worker)
+                      : Explain(status, call, leg->worker, leg->address)}});
 }
 
 void LegCalls::StartEnded(uint64_t attempt_id, const absl::Status& status,
@@ -233,9 +284,7 @@ void LegCalls::StartEnded(uint64_t attempt_id, const absl::Status& status,
   constexpr LegCall kCall = LegCall::kStart;
   const Leg* leg = Waiting(attempt_id, kCall, /*ends=*/true);
   if (leg == nullptr) return;
-  const auto same = [](const SampledToken& told, int32_t id) { return told.token == id; };
-  const bool right = expected.empty() || std::equal(prompt_tokens.begin(), prompt_tokens.end(),
-                                                    expected.begin(), expected.end(), same);
+  const bool right = expected.empty() || AreTheSame(prompt_tokens, expected);
   PrefillEnded ended{attempt_id, absl::OkStatus(), {}};
   if (!status.ok()) {
     Covered<"legs: a start fails">();

@@ -1,14 +1,15 @@
 // The calls that the attempts' legs are made of: Reserve and Generate at a decode service, Start at
-// stage 0. RouterCore says which leg begins and which is aborted; this says which call that is and
-// how long it may take, what its messages and its end mean to the attempt, in whose words a failure
-// is told, and who is told of an abort. Deterministic.
+// stage 0; or Generate alone, at stage 0 of a colocated chain. RouterCore says which leg begins and
+// which is aborted; this says which call that is and how long it may take, what its messages and
+// its end mean to the attempt, in whose words a failure is told, and who is told of an abort.
+// Deterministic.
 //
 // Each call that was opened is told to RouterCore once: by its answer or by its failure. Nothing of
 // a leg is told after its abort, nor of a request that was forgotten.
 //
-// An answer is complete with decode's word. Whether the stream then ends well, breaks or says more
-// is no matter of the request any more. Rejected: to wait for the stream's end, which can take a
-// whole answer back that its client has in full.
+// An answer is complete with the word of who decodes. Whether the stream then ends well, breaks or
+// says more is no matter of the request any more. Rejected: to wait for the stream's end, which can
+// take a whole answer back that its client has in full.
 #ifndef SERVICES_ROUTER_CORE_LEG_CALLS_H_
 #define SERVICES_ROUTER_CORE_LEG_CALLS_H_
 
@@ -29,7 +30,7 @@
 
 namespace baton::router {
 
-enum class LegCall : uint8_t { kReserve, kStream, kStart };
+enum class LegCall : uint8_t { kReserve, kStream, kStart, kGenerate };
 
 // Make this call now. How it ends is said once, also if it can't be made at all.
 struct BeginCall {
@@ -80,6 +81,8 @@ class LegCalls {
                                 int64_t now_us, std::vector<LegAction>& actions);
   std::optional<BeginCall> Open(const StartPrefill& action, const std::string& address,
                                 int64_t now_us, std::vector<LegAction>& actions);
+  std::optional<BeginCall> Open(const StartGeneration& action, const std::string& address,
+                                int64_t now_us, std::vector<LegAction>& actions);
   // Tells the worker, too, even if its call has ended: a call's failure does not prove that the far
   // side has let go of the request. One that was never called is told nothing.
   void Abort(const AbortDecode& action, std::vector<LegAction>& actions);
@@ -91,10 +94,14 @@ class LegCalls {
 
   void ReserveEnded(uint64_t attempt_id, const absl::Status& status,
                     const absl::StatusOr<Ticket>& ticket, std::vector<LegAction>& actions);
+  // Either stream, of a decode service or of a colocated chain.
   void StreamSaid(uint64_t attempt_id, const StreamMessage& message,
                   std::vector<LegAction>& actions);
   void StreamEnded(uint64_t attempt_id, const absl::Status& status,
                    std::vector<LegAction>& actions);
+  // What a colocated chain knows of a prompt it has read. `expected` as below.
+  void PromptTold(uint64_t attempt_id, const std::vector<SampledToken>& prompt_tokens,
+                  std::span<const int32_t> expected, std::vector<LegAction>& actions);
   // `expected`: the prompt's tokens from the second on if they were asked for, else empty.
   void StartEnded(uint64_t attempt_id, const absl::Status& status,
                   const std::vector<SampledToken>& prompt_tokens, std::span<const int32_t> expected,
@@ -109,6 +116,7 @@ class LegCalls {
     std::string address;
     std::optional<LegCall> running;  // The call that has not ended.
     bool told = false;               // What comes of it.
+    bool prompt_told = false;        // By kGenerate.
   };
   struct Attempt {
     uint64_t call_id = 0;
@@ -116,6 +124,8 @@ class LegCalls {
     Leg prefill;
   };
 
+  void Remember(uint64_t call_id, uint64_t attempt_id);
+  LegCall StreamOf(uint64_t attempt_id) const;
   std::optional<BeginCall> Begin(uint64_t attempt_id, Role role, LegCall call,
                                  const InstanceRef& worker, const std::string& address,
                                  int64_t deadline_us, int64_t now_us,

@@ -97,6 +97,18 @@ Pair MakePair(const Chain& chain, const std::vector<const Worker*>& ranks) {
   return pair;
 }
 
+Pair MakeColocated(const Chain& chain, const Worker& stage0) {
+  Pair pair;
+  pair.chain = chain;
+  pair.decode = chain.stage0;
+  pair.decode_load = chain.load;
+  pair.decode_capacity_tokens = chain.capacity_tokens;
+  pair.max_context_tokens = chain.max_prompt_tokens;
+  pair.decode_slots = stage0.info.max_running_requests;
+  pair.page_size = stage0.info.fingerprint.kv_layout.page_size;
+  return pair;
+}
+
 }  // namespace
 
 bool Chain::Has(const InstanceRef& instance) const {
@@ -260,7 +272,7 @@ void Membership::Served(const InstanceRef& instance) {
 
 void Membership::Remember(const WorkerInfo& worker, bool left, int64_t now_us) {
   if (options_.pair_grace_us <= 0) return;
-  absent_[worker.instance.id] = {worker.grid(), worker.place(), worker.places(), now_us, left};
+  absent_[worker.instance.id] = {worker.grid_place(), now_us, left};
   if (static_cast<int>(absent_.size()) <= options_.max_workers) return;
   Covered<"membership: a lost worker is forgotten for another">();
   absent_.erase(std::min_element(absent_.begin(), absent_.end(), [](const auto& a, const auto& b) {
@@ -381,22 +393,27 @@ std::map<GridName, Membership::Places> Membership::GridsOf(Role role) const {
   return grids;
 }
 
-const std::vector<Pair>& Membership::ReadyPairs() const {
-  if (!pairs_.has_value()) pairs_ = FindPairs();
-  return *pairs_;
-}
-
-std::vector<Pair> Membership::FindPairs() const {
+template <typename Side, typename Connected>
+std::vector<Pair> Membership::PairsOf(Side side, Connected connected) const {
   std::vector<Pair> pairs;
   const std::map<GridName, Places> decodes = GridsOf(Role::kDecode);
   for (const auto& [chain_name, stages] : GridsOf(Role::kPrefill)) {
-    if (!CanServe(stages)) continue;
+    if (!side(stages)) continue;
     const Chain chain = MakeChain(chain_name.id, stages);
+    if (stages.front()->info.decodes) {
+      if (connected(stages, stages)) pairs.push_back(MakeColocated(chain, *stages.front()));
+      continue;
+    }
     for (const auto& [decode_name, ranks] : decodes) {
-      if (CanServe(ranks) && Connected(stages, ranks)) pairs.push_back(MakePair(chain, ranks));
+      if (side(ranks) && connected(stages, ranks)) pairs.push_back(MakePair(chain, ranks));
     }
   }
   return pairs;
+}
+
+const std::vector<Pair>& Membership::ReadyPairs() const {
+  if (!pairs_.has_value()) pairs_ = PairsOf(CanServe, Connected);
+  return *pairs_;
 }
 
 std::vector<Pair> Membership::WholePairs() const {
@@ -404,16 +421,7 @@ std::vector<Pair> Membership::WholePairs() const {
     return std::all_of(places.begin(), places.end(),
                        [](const Worker* worker) { return worker != nullptr && !worker->draining; });
   };
-  std::vector<Pair> pairs;
-  const std::map<GridName, Places> decodes = GridsOf(Role::kDecode);
-  for (const auto& [chain_name, stages] : GridsOf(Role::kPrefill)) {
-    if (!whole(stages)) continue;
-    const Chain chain = MakeChain(chain_name.id, stages);
-    for (const auto& [decode_name, ranks] : decodes) {
-      if (whole(ranks)) pairs.push_back(MakePair(chain, ranks));
-    }
-  }
-  return pairs;
+  return PairsOf(whole, [](const Places&, const Places&) { return true; });
 }
 
 int64_t OutputRoom(const Pair& pair, int64_t prompt_tokens) {

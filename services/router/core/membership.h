@@ -1,4 +1,5 @@
-// Which workers there are, whether they fit together, and which (chain, decode) pairs can serve.
+// Which workers there are, whether they fit together, and which pairs can serve: a chain with a
+// decode service, or a colocated chain, which decodes what it has read, with itself.
 // Leases are renewed by heartbeats; a silent worker is lost after `lease_us`. Deterministic; the
 // router core owns it.
 #ifndef SERVICES_ROUTER_CORE_MEMBERSHIP_H_
@@ -68,7 +69,8 @@ struct Chain {
   bool Has(const InstanceRef& instance) const;
 };
 
-// A decode service is called by its rank 0, whose load and slots are its own.
+// A decode service is called by its rank 0, whose load and slots are its own. A colocated chain is
+// a pair with itself: stage 0 is in decode's place, and there are no followers and no writers.
 struct Pair {
   Chain chain;
   InstanceRef decode;                       // Rank 0.
@@ -84,6 +86,7 @@ struct Pair {
 
   // Whether the decode service is, or has, this process.
   bool Decodes(const InstanceRef& instance) const;
+  bool colocated() const { return decode == chain.stage0; }
 };
 
 // Tokens that may follow a prompt in one request of the pair; 0 or less: the prompt is too long.
@@ -183,8 +186,9 @@ class Membership {
   // Pairs that can take a request now: every process of the chain and of the decode service ready,
   // none draining, suspect or on probation, each of the one and each of the other have told of an
   // endpoint to one another, and who speaks for a side (stage 0, rank 0) has heard of all the
-  // others of it. Rebuilt only when something changed since the last call; valid until the next
-  // call of a member that is not const.
+  // others of it. In a colocated chain all have told of endpoints among themselves. Rebuilt only
+  // when something changed since the last call; valid until the next call of a member that is not
+  // const.
   const std::vector<Pair>& ReadyPairs() const;
 
   // Pairs with every process present and none draining, whether ready or not.
@@ -195,17 +199,19 @@ class Membership {
   int64_t LargestContext() const;
 
   // Until when a pair may be expected while none is ready; 0: none is. One is expected while the
-  // places of some chain and some decode service are all held by workers that are here or that were
-  // lost no longer ago than `pair_grace_us`, and no longer than that after the last of them joined,
-  // was lost, or changed its readiness or its connections, or began again with the view. So a
-  // worker that dies is waited for (it may be started again), and two that can't connect are not
-  // waited for without end. One that drains most likely makes room for its successor: it counts as
-  // changed as long as it is here. A role that never was here is not expected: this router can't
-  // know of it.
+  // places of some chain and some decode service, or of some colocated chain, are all held by
+  // workers that are here or that were lost no longer ago than `pair_grace_us`, and no longer than
+  // that after the last of them joined, was lost, or changed its readiness or its connections, or
+  // began again with the view. So a worker that dies is waited for (it may be started again), and
+  // two that can't connect are not waited for without end. One that drains most likely makes room
+  // for its successor: it counts as changed as long as it is here. A role that never was here is
+  // not expected: this router can't know of it.
   int64_t PairExpectedUntilUs(int64_t now_us) const;
 
   // Why ReadyPairs is empty, for the client and the operator.
   std::string WhatIsMissing() const;
+  // What a request needs one of, in words: this cluster may have colocated chains alone.
+  const char* WhatServes() const;
 
   // Members that don't drain fit one another, whatever happens.
   absl::Status CheckInvariants() const;
@@ -215,9 +221,7 @@ class Membership {
   using Places = std::vector<const Worker*>;        // By place; nullptr where one is missing.
   // What is remembered of a worker that was lost, until it is back or the grace is over.
   struct Absent {
-    GridName grid;
-    int place = 0;  // Below `places`, the size of its grid.
-    int places = 1;
+    GridPlace place;
     int64_t lost_us = 0;
     bool left = false;  // Drained, and on its own.
   };
@@ -243,9 +247,12 @@ class Membership {
   Worker* FindToChange(const InstanceRef& instance);
   void EndProbation(Worker& worker, int64_t now_us);
   std::map<GridName, Places> GridsOf(Role role) const;
-  std::vector<Pair> FindPairs() const;
+  // Pairs whose sides are such, and whose processes are `connected`.
+  template <typename Side, typename Connected>
+  std::vector<Pair> PairsOf(Side side, Connected connected) const;
   std::string WhyNotReady(const Worker& worker) const;
   std::string WhoIsNotConnected() const;
+  bool OnlyColocated() const;
 
   MembershipOptions options_;
   uint64_t view_version_ = 1;

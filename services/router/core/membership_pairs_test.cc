@@ -18,21 +18,25 @@ namespace {
 constexpr int kSeeds = 40;
 constexpr int kEvents = 500;
 
-// A pair by its processes: the chain's in order of their places, then decode's in theirs.
+// A pair by its processes: the chain's in order of their places, then decode's in theirs, if there
+// is one.
 using Processes = std::vector<InstanceRef>;
 
 Processes Of(const Pair& pair) {
   Processes processes;
   for (const KvWriter& stage : pair.chain.stages) processes.push_back(stage.instance);
+  if (pair.colocated()) return processes;
   processes.push_back(pair.decode);
   processes.insert(processes.end(), pair.followers.begin(), pair.followers.end());
   return processes;
 }
 
-// Every process that there is: chains of 1 x 1 and 2 x 2 places, decode services of 1, 2 and 4.
+// Every process that there is: chains of 1 x 1 and 2 x 2 places, a colocated one of 4 x 1, decode
+// services of 1, 2 and 4.
 std::vector<WorkerInfo> Everybody() {
   std::vector<WorkerInfo> all = Together({TestStage("c1", 0, 1), TestDecode("d9")}, {});
   for (const int place : {0, 1, 2, 3}) all.push_back(TestStageRank(place / 2, place % 2));
+  for (const int stage : {0, 1, 2, 3}) all.push_back(TestColocated("x", stage, 4));
   for (const int rank : {0, 1}) all.push_back(TestDecodeRank(rank, 2, "2"));
   for (const int rank : {0, 1, 2, 3}) all.push_back(TestDecodeRank(rank, 4, "4"));
   return all;
@@ -66,6 +70,14 @@ class MembershipPairsTest : public ::testing::Test {
   std::set<Processes> ByDefinition() {
     here_ = members_.Workers();
     std::set<Processes> pairs;
+    const auto colocated = Side({"x-0", "x-1", "x-2", "x-3"});
+    Processes whole;
+    bool connected = !colocated.empty();
+    for (const Worker* stage : colocated) {
+      whole.push_back(stage->info.instance);
+      for (const Worker* other : colocated) connected = connected && Reaches(*stage, *other);
+    }
+    if (connected) pairs.insert(whole);
     for (const auto& chain : {Side({"c1-0"}), Side({"c0-0-0", "c0-0-1", "c0-1-0", "c0-1-1"})}) {
       for (const auto& decode :
            {Side({"d9"}), Side({"d2-0", "d2-1"}), Side({"d4-0", "d4-1", "d4-2", "d4-3"})}) {
@@ -158,7 +170,7 @@ TEST_F(MembershipPairsTest, AreThoseOfTheDefinition) {
       ASSERT_EQ(members_.CheckInvariants(), absl::OkStatus());
     }
   }
-  for (const size_t processes : {2, 3, 5, 6, 8}) {
+  for (const size_t processes : {2, 3, 4, 5, 6, 8}) {
     EXPECT_GT(ready_with[processes], 20) << "pairs of " << processes << " processes";
   }
 }

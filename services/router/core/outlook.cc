@@ -1,5 +1,6 @@
 // How long a request without a ready pair may wait for one, and its error if none comes.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,19 +36,16 @@ std::string NameOfPlace(const WorkerInfo& any, size_t place) {
 int64_t Membership::PairExpectedUntilUs(int64_t now_us) const {
   Grids grids;
   for (const auto& [id, worker] : workers_) {
-    const WorkerInfo& info = worker.info;
-    grids.Hold(info.grid(), info.place(), info.places(),
-               worker.draining ? now_us : worker.changed_us);
+    grids.Hold(worker.info.grid_place(), worker.draining ? now_us : worker.changed_us);
   }
   // After those who are here: what came back in another shape doesn't wait for its old places.
   for (const auto& [id, absent] : absent_) {
     if (absent.lost_us + options_.pair_grace_us <= now_us) continue;
-    grids.Hold(absent.grid, absent.place, absent.places, absent.lost_us);
+    grids.Hold(absent.place, absent.lost_us);
   }
-  if (!grids.CanPair()) return 0;
-  const int64_t until_us =
-      std::max(*grids.WholeChangedUs(Role::kPrefill), *grids.WholeChangedUs(Role::kDecode)) +
-      options_.pair_grace_us;
+  const std::optional<int64_t> changed_us = grids.PairChangedUs();
+  if (!changed_us.has_value()) return 0;
+  const int64_t until_us = *changed_us + options_.pair_grace_us;
   return until_us > now_us ? until_us : 0;
 }
 
@@ -65,15 +63,31 @@ std::string Membership::WhyNotReady(const Worker& worker) const {
 std::string Membership::WhoIsNotConnected() const {
   for (const auto& [id, worker] : workers_) {
     for (const auto& [other_id, other] : workers_) {
+      const bool colocated = worker.info.decodes || other.info.decodes;
+      if (colocated && worker.info.grid() != other.info.grid()) continue;  // They need none.
       if (!std::binary_search(worker.unconnected.begin(), worker.unconnected.end(),
                               other.info.instance.incarnation)) {
         continue;
       }
-      return absl::StrCat(id, " has no connection to ", other_id, " at ", other.info.grpc_address,
-                          ": chains and decode services need one to one another");
+      return absl::StrCat(
+          id, " has no connection to ", other_id, " at ", other.info.grpc_address,
+          colocated ? ": the processes of a colocated chain" : ": chains and decode services",
+          " need one to one another");
     }
   }
-  return "chains and decode services have not connected to one another yet";
+  return OnlyColocated() ? "the processes of colocated chains have not connected to one another yet"
+                         : "chains and decode services have not connected to one another yet";
+}
+
+// No worker here needs a decode service, or is one.
+bool Membership::OnlyColocated() const {
+  return !workers_.empty() && std::all_of(workers_.begin(), workers_.end(), [](const auto& entry) {
+    return entry.second.info.decodes;
+  });
+}
+
+const char* Membership::WhatServes() const {
+  return OnlyColocated() ? "colocated chain" : "pair of a prefill chain and a decode service";
 }
 
 std::string Membership::WhatIsMissing() const {
@@ -83,7 +97,8 @@ std::string Membership::WhatIsMissing() const {
   };
   for (const Role role : {Role::kPrefill, Role::kDecode}) {
     const std::map<GridName, Places> grids = GridsOf(role);
-    if (grids.empty()) {
+    const bool needed = role == Role::kPrefill || !OnlyColocated();
+    if (grids.empty() && needed) {
       add(role == Role::kPrefill ? "no prefill chain is registered"
                                  : "no decode service is registered");
     }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "services/router/core/context_overflow.h"
 
@@ -28,18 +29,37 @@ int64_t PagesOf(const Pair& pair, int64_t tokens) {
 struct Largest {
   int64_t prompt = 0;         // Tokens that fit into a chain.
   int64_t context = 0;        // Prompt and output that fit into a decode service.
+  int64_t colocated = 0;      // The same of a colocated chain.
   int64_t beside_prompt = 0;  // Output beside a prompt that a pair's chain takes.
+
+  void Count(const Pair& pair, int prompt_tokens) {
+    beside_prompt = std::max(beside_prompt, OutputRoom(pair, prompt_tokens));
+    if (pair.colocated()) {
+      colocated = std::max(colocated, pair.max_context_tokens);
+      return;
+    }
+    prompt = std::max(prompt, pair.chain.max_prompt_tokens);
+    context = std::max(context, pair.max_context_tokens);
+  }
 };
 
 absl::Status TooLong(const Largest& largest, int prompt_tokens, int max_tokens) {
   if (largest.beside_prompt <= 0) {
-    return ContextOverflow(
-        kPromptField,
-        absl::StrCat("has ", prompt_tokens,
-                     " tokens, and the KV caches of no pair of workers that ",
-                     "is ready hold it: the largest prefill chain takes prompts of ",
-                     largest.prompt, " tokens, the largest decode service ", largest.context,
-                     " tokens of prompt and output, of which at least one is for the output"));
+    std::vector<std::string> takes;
+    if (largest.context > 0) {
+      takes.push_back(absl::StrCat("the largest prefill chain takes prompts of ", largest.prompt,
+                                   " tokens, the largest decode service ", largest.context,
+                                   " tokens of prompt and output"));
+    }
+    if (largest.colocated > 0) {
+      takes.push_back(absl::StrCat("the largest colocated chain takes ", largest.colocated,
+                                   " tokens of prompt and output"));
+    }
+    return ContextOverflow(kPromptField,
+                           absl::StrCat("has ", prompt_tokens,
+                                        " tokens, and the KV caches of no workers that are ready ",
+                                        "hold it: ", absl::StrJoin(takes, ", "),
+                                        ", of which at least one is for the output"));
   }
   return ContextOverflow(
       kMaxTokensField,
@@ -76,10 +96,8 @@ absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_
       continue;
     }
     any = true;
-    largest.prompt = std::max(largest.prompt, pair.chain.max_prompt_tokens);
-    largest.context = std::max(largest.context, pair.max_context_tokens);
+    largest.Count(pair, prompt_tokens);
     const int64_t room = OutputRoom(pair, prompt_tokens);
-    largest.beside_prompt = std::max(largest.beside_prompt, room);
     if (room < (clip ? 1 : max_tokens)) continue;
     const int64_t output = std::min<int64_t>(max_tokens, room);
     Cost cost = CostOf(pair, PagesOf(pair, prompt_tokens + output), failed);
@@ -93,8 +111,7 @@ absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_
   if (best == nullptr) return TooLong(largest, prompt_tokens, max_tokens);
   if (!HasRoom(*best, PagesOf(*best, best_tokens))) {
     return Overloaded(absl::ResourceExhaustedError(
-        "every pair of a prefill chain and a decode service that could take the request has as "
-        "much as it takes"));
+        "all workers that could take the request have as much as they take"));
   }
   return *best;
 }
@@ -109,6 +126,10 @@ bool Pairing::HasRoom(const Pair& pair, int64_t context_tokens) const {
   const Assigned& chain = Of(pair.chain.stage0);
   const Assigned& decode = Of(pair.decode);
   if (!chain.limit.HasRoom(chain.requests) || !decode.limit.HasRoom(decode.requests)) return false;
+  if (pair.colocated()) {
+    return chain.requests <= pair.decode_slots &&
+           chain.context_tokens <= pair.decode_capacity_tokens;
+  }
   if (decode.ungranted > 0 && DecodeIsFull(pair, context_tokens)) return false;
   return chain.prompt_tokens - chain.ungranted_tokens < pair.chain.capacity_tokens;
 }
@@ -136,7 +157,7 @@ Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
 bool Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
   const int64_t prompt = PagesOf(pair, prompt_tokens);
   const int64_t context = PagesOf(pair, int64_t{prompt_tokens} + max_tokens);
-  const bool full = DecodeIsFull(pair, context);
+  const bool full = !pair.colocated() && DecodeIsFull(pair, context);
   ++uses_;
   Assigned& chain = workers_[pair.chain.stage0];
   chain.lost = false;
@@ -148,7 +169,7 @@ bool Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
   decode.lost = false;
   decode.context_tokens += context;
   decode.ungranted += full ? 1 : 0;
-  decode.requests += 1;
+  decode.requests += pair.colocated() ? 0 : 1;
   decode.last_used = uses_;
   return full;
 }
@@ -204,7 +225,7 @@ void Pairing::EndPrefill(const Pair& pair, int prompt_tokens) {
     return;
   }
   chain->second.prompt_tokens -= prompt;
-  chain->second.requests -= 1;
+  chain->second.requests -= pair.colocated() ? 0 : 1;
   DropIfOver(chain);
 }
 

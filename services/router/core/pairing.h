@@ -55,7 +55,8 @@ class Pairing {
   // end every client.
   //
   // Begin returns whether the decode service has no room for it now, by what this router has put
-  // there: the attempt will wait for its pages, and Granted is due when it has them, or ends.
+  // there: the attempt will wait for its pages, and Granted is due when it has them, or ends. A
+  // colocated chain tells of no pages, so none are due.
   bool Begin(const Pair& pair, int prompt_tokens, int max_tokens);
   void Granted(const Pair& pair, int prompt_tokens);
   void EndPrefill(const Pair& pair, int prompt_tokens);
@@ -84,6 +85,7 @@ class Pairing {
   int64_t mended_total() const { return mended_total_; }
 
  private:
+  // Colocated chains count as chains and as decodes.
   struct Assigned {
     bool lost = false;             // Forgotten, and here only for the attempts that go on.
     int64_t prompt_tokens = 0;     // Chains, by stage 0: given and not yet through.
@@ -124,7 +126,8 @@ class Pairing {
   // - a chain is given prompts until they fill its pages: one prompt at most waits for those, and
   //   for as long as it does, pages of decode wait with it;
   // - a decode service that is full is given one attempt, which has its pages as soon as there are
-  //   some.
+  //   some;
+  // - a colocated chain is given requests until one of them waits for its pages or for a place.
   // Each router counts what it has given itself: the reported load is older than that.
   bool HasRoom(const Pair& pair, int64_t context_tokens) const;
   // By what this router has put there.

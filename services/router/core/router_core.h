@@ -4,6 +4,8 @@
 // A transaction: ADMITTED -> WAITING (no pair is ready and one is expected, or none that is has
 // room) -> RESERVING (Decode.Reserve) -> PREFILLING (stream open, Prefill.Start sent) -> DECODING
 // (first token seen) -> done, with SETTLING between the last two when Start has not answered yet.
+// On a colocated chain PREFILLING comes first, and one call (Prefill.Generate) is both legs: it is
+// the prefill leg's, whose failures it has.
 // Either leg's failure ends the other at once. A failure before the first token reached the client
 // is retried once on another pair within the deadline; what a worker refuses since it is full is no
 // failure, and tried again where there is room, within the retry budget. The client gets exactly
@@ -108,7 +110,8 @@ struct AbortCalled {  // Inference.Abort: the client is told FinishReason abort.
 struct StopMatched {  // The shell has seen a stop string in the text: the answer is complete.
   uint64_t call_id = 0;
 };
-// ---- Events: legs; events of an attempt that is over are ignored ----
+// ---- Events: legs; events of an attempt that is over are ignored. A colocated chain tells of the
+// prompt before all else: PrefillEnded, TokenReceived..., DecodeEnded ----
 struct ReserveReplied {
   uint64_t attempt_id = 0;
   absl::StatusOr<Ticket> ticket;
@@ -117,11 +120,11 @@ struct TokenReceived {
   uint64_t attempt_id = 0;
   SampledToken token;
 };
-struct DecodeEnded {  // The decode stream's end; an error carries leg and instance.
+struct DecodeEnded {  // The token stream's end; an error carries leg and instance.
   uint64_t attempt_id = 0;
   absl::StatusOr<FinishReason> outcome;
 };
-struct PrefillEnded {  // Start's answer.
+struct PrefillEnded {  // Start's answer, or what Prefill.Generate tells of the prompt, which is OK.
   uint64_t attempt_id = 0;
   absl::Status status;
   std::vector<SampledToken> prompt_tokens;  // With prompt_logprobs: all but the first.
@@ -187,7 +190,15 @@ struct StartPrefill {
   Ticket ticket;
   int64_t deadline_us = kNeverUs;
 };
-struct AbortPrefill {  // Cancel Start's call and send Abort.
+struct StartGeneration {  // On a colocated chain: Prefill.Generate, in place of all three above.
+  uint64_t attempt_id = 0;
+  uint64_t call_id = 0;
+  InstanceRef stage0;
+  std::vector<KvWriter> stages;  // All processes of the chain.
+  int64_t deadline_us = kNeverUs;
+  int max_tokens = 0;  // As Reserve's.
+};
+struct AbortPrefill {  // Cancel Start's call or Prefill.Generate's, and send Abort.
   uint64_t attempt_id = 0;
   InstanceRef stage0;
   std::string reason;
@@ -209,12 +220,12 @@ struct FinishCall {
   uint64_t call_id = 0;
   absl::StatusOr<FinishReason> outcome;  // An error carries leg and instance.
   int attempts = 0;
-  std::string chain_id;  // The last attempt's; empty if none was paired.
-  std::string decode_instance;
+  std::string chain_id;         // The last attempt's; empty if none was paired.
+  std::string decode_instance;  // Stage 0 of a colocated chain.
 };
 using Action = std::variant<ReplyRegister, ReplyHeartbeat, NotifyWatch, EndWatch, ReplyDrain,
-                            ReplyAbort, Reserve, OpenStream, StartPrefill, AbortPrefill,
-                            AbortDecode, DeliverPrompt, DeliverToken, FinishCall>;
+                            ReplyAbort, Reserve, OpenStream, StartPrefill, StartGeneration,
+                            AbortPrefill, AbortDecode, DeliverPrompt, DeliverToken, FinishCall>;
 
 // Requests that were begun again, by why, and full workers' refusals, begun again or not.
 struct RetryCounts {

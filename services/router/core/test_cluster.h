@@ -46,6 +46,13 @@ inline WorkerInfo TestStage(const std::string& chain, int rank, int size) {
   return worker;
 }
 
+// The same of a chain that also decodes.
+inline WorkerInfo TestColocated(const std::string& chain, int rank, int size) {
+  WorkerInfo worker = TestStage(chain, rank, size);
+  worker.decodes = true;
+  return worker;
+}
+
 inline WorkerInfo TestDecode(const std::string& id) {
   WorkerInfo worker = TestWorker(id, {0, kTestLayers});
   worker.role = Role::kDecode;
@@ -106,6 +113,15 @@ inline Pair TestPair(const std::string& chain, const std::string& decode) {
   pair.decode_capacity_tokens = 2000;
   pair.max_context_tokens = 1500;
   pair.decode_slots = 4;
+  return pair;
+}
+
+// A colocated chain of one stage, of 100 tokens more than the chain above.
+inline Pair TestColocatedPair(const std::string& chain) {
+  Pair pair = TestPair(chain, "");
+  pair.decode = pair.chain.stage0;
+  pair.chain.max_prompt_tokens = pair.chain.capacity_tokens = 1100;
+  pair.decode_capacity_tokens = pair.max_context_tokens = 1100;
   return pair;
 }
 

@@ -25,13 +25,15 @@ namespace baton::router {
 enum class Phase {
   kWaiting,     // For a pair, or for room on one. No attempt.
   kReserving,   // Decode.Reserve is out.
-  kPrefilling,  // The stream is open and Prefill.Start is out; no token yet.
+  kPrefilling,  // The stream is open and the prompt is with the chain; no token yet.
   kDecoding,    // The client has tokens.
   kSettling,    // The answer is complete; Start has still to say that the chain is through.
 };
 inline constexpr int kPhaseCount = 5;
 
-// One try on one pair. A leg is open from its first call until it ended well or was aborted.
+// One try on one pair. A leg is open from its first call until it ended well or was aborted. On a
+// colocated chain one call is both: decode is open until it ends, prefill until it tells of the
+// prompt.
 struct Attempt {
   uint64_t id = 0;  // 0: none.
   Pair pair;
@@ -71,7 +73,10 @@ struct Transaction {
   // Whether the client's answer is complete but for the report.
   bool Complete() const { return phase == Phase::kSettling && !AwaitsPrompt(); }
   // Whether the chain still has work of this attempt, now or later.
-  bool NeedsChain() const { return phase == Phase::kReserving || attempt.prefill_open; }
+  bool NeedsChain() const {
+    return phase == Phase::kReserving || attempt.prefill_open ||
+           (attempt.decode_open && attempt.pair.colocated());
+  }
   bool NeedsDecode() const { return attempt.decode_open; }
   // Whether the decode service must stay: as above, and until the chain has its receipts.
   bool HoldsDecode() const { return attempt.decode_open || attempt.prefill_open; }

@@ -16,8 +16,8 @@ namespace baton::router {
 
 absl::Status RouterCore::State::NoPair(const std::string& what_happened) const {
   return WithLeg(
-      absl::UnavailableError(absl::StrCat("no pair of a prefill chain and a decode service ",
-                                          what_happened, ": ", membership.WhatIsMissing())),
+      absl::UnavailableError(absl::StrCat("no ", membership.WhatServes(), " ", what_happened, ": ",
+                                          membership.WhatIsMissing())),
       "router", "");
 }
 

@@ -28,6 +28,14 @@ struct GridName {
   auto operator<=>(const GridName&) const = default;
 };
 
+// A worker's place in its grid.
+struct GridPlace {
+  GridName grid;
+  int place = 0;  // Below `places`, the size of the grid.
+  int places = 1;
+  bool decodes = false;  // The grid is a colocated chain.
+};
+
 struct WorkerInfo {
   InstanceRef instance;
   Role role = Role::kPrefill;
@@ -40,6 +48,7 @@ struct WorkerInfo {
   std::string decode_id;   // Decode services of several ranks only: which one it is of.
   TensorRank tensor_rank;  // Within its stage or decode service.
   RankAgreement agreed;
+  bool decodes = false;  // Prefill only: its chain is colocated, it decodes what it has read.
   ModelFingerprint fingerprint;
   int page_count = 0;            // > 0
   int max_running_requests = 0;  // > 0
@@ -56,6 +65,7 @@ struct WorkerInfo {
   int place() const {
     return (role == Role::kPrefill ? pp_rank : 0) * tensor_rank.size + tensor_rank.rank;
   }
+  GridPlace grid_place() const { return {grid(), place(), places(), decodes}; }
   int64_t capacity_tokens() const { return int64_t{page_count} * fingerprint.kv_layout.page_size; }
 };
 

@@ -9,7 +9,6 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/rpc/channel.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 #include "common/tracing/grpc_propagation.h"
@@ -35,6 +34,15 @@ std::vector<int32_t> ExpectedTokens(const v1::StartRequest& request) {
   const auto& ids = rpc::PromptIds(request);
   if (!request.sampling().prompt_logprobs() || ids.empty()) return {};
   return {ids.begin() + 1, ids.end()};
+}
+
+std::vector<SampledToken> TokensOf(const v1::StartResponse& prompt) {
+  std::vector<SampledToken> tokens;
+  tokens.reserve(static_cast<size_t>(prompt.prompt_tokens_size()));
+  for (const auto& token : prompt.prompt_tokens()) {
+    tokens.push_back(rpc::SampledFromProto(token.token_id(), token.logprobs()));
+  }
+  return tokens;
 }
 
 }  // namespace
@@ -173,39 +181,82 @@ void Legs::Reserve(const router::Reserve& action, const LegRequest& request) {
 void Legs::OpenStream(const router::OpenStream& action, const tracing::TraceContext& trace) {
   const auto begin = Begin(action, action.decode);
   if (!begin.has_value()) return;
-  const uint64_t attempt_id = action.attempt_id;
   v1::DecodeGenerateRequest request;
-  request.set_attempt_id(attempt_id);
+  request.set_attempt_id(action.attempt_id);
   request.set_generation(action.generation);
+  Stream(*begin, std::move(request), trace, /*expected=*/std::nullopt);
+}
+
+void Legs::StartGeneration(const router::StartGeneration& action, const LegRequest& request) {
+  const auto begin = Begin(action, action.stage0);
+  if (!begin.has_value()) return;
+  const uint64_t attempt_id = action.attempt_id;
+  if (const absl::Status injected = Failpoint("router.start"); !injected.ok()) {
+    return PostEnd(attempt_id, begin->call, [this, attempt_id, injected] {
+      Change([&](auto& actions) { core_.StreamEnded(attempt_id, injected, actions); });
+    });
+  }
+  v1::StartRequest start = StartRequestOf(*begin, request);
+  std::vector<int32_t> expected = ExpectedTokens(start);
+  Stream(*begin, std::move(start), request.trace, std::move(expected));
+}
+
+// `expected`: that a chain tells of the prompt; nullopt: a stream that tells of none.
+void Legs::Stream(const BeginCall& begin, LegStream::Request request,
+                  const tracing::TraceContext& trace,
+                  std::optional<std::vector<int32_t>> expected) {
+  const uint64_t attempt_id = begin.attempt_id;
   // The stream is known only once it has started; the loop has handed the handle on by the time
   // that it runs the first posted event.
-  auto handle = std::make_shared<std::weak_ptr<DecodeStream>>();
-  DecodeStream::Callbacks callbacks;
-  callbacks.on_message = [this, attempt_id, handle](StreamMessage message) {
-    // One at a time for each stream, so a full mailbox has room for it; dropped, a stream that has
-    // ended well would look as if decode had never finished it.
-    return loop_.PostCompletion([this, attempt_id, handle, message = std::move(message)] {
-      Change([&](auto& actions) {
-        const absl::Status injected = Failpoint("router.token");
-        if (injected.ok()) {
-          core_.StreamSaid(attempt_id, message, actions);
-        } else {
-          core_.StreamEnded(attempt_id, injected, actions);
-        }
-      });
+  auto handle = std::make_shared<std::weak_ptr<LegStream>>();
+  // One at a time for each stream, so a full mailbox has room for it; dropped, a stream that has
+  // ended well would look as if its worker had never finished it.
+  const auto post = [this, handle](auto change) {
+    return loop_.PostCompletion([this, handle, change = std::move(change)]() mutable {
+      Change([&](auto& actions) { change(actions); });
       if (const auto stream = handle->lock()) stream->Continue();
     });
   };
-  callbacks.on_end = [this, attempt_id](const absl::Status& status) {
-    PostEnd(attempt_id, LegCall::kStream, [this, attempt_id, status] {
+  LegStream::Callbacks callbacks;
+  callbacks.on_message = [this, attempt_id, post](StreamMessage message) {
+    return post([this, attempt_id, message = std::move(message)](auto& actions) {
+      const absl::Status injected = Failpoint("router.token");
+      if (injected.ok()) {
+        core_.StreamSaid(attempt_id, message, actions);
+      } else {
+        core_.StreamEnded(attempt_id, injected, actions);
+      }
+    });
+  };
+  if (expected.has_value()) {
+    callbacks.on_prompt = [this, attempt_id, post,
+                           expected = *std::move(expected)](v1::StartResponse prompt) {
+      return post([this, attempt_id, expected, prompt = std::move(prompt)](auto& actions) mutable {
+        callbacks_.on_report(attempt_id, std::move(*prompt.mutable_report()));
+        core_.PromptTold(attempt_id, TokensOf(prompt), expected, actions);
+      });
+    };
+  }
+  callbacks.on_end = [this, attempt_id, call = begin.call](const absl::Status& status) {
+    PostEnd(attempt_id, call, [this, attempt_id, status] {
       Change([&](auto& actions) { core_.StreamEnded(attempt_id, status, actions); });
     });
   };
   const auto stream =
-      DecodeStream::Start(channels_.Get(begin->worker, begin->address), tracker_, request,
-                          CallDeadline(begin->give_up_us), trace, std::move(callbacks));
+      LegStream::Start(channels_.Get(begin.worker, begin.address), tracker_, std::move(request),
+                       CallDeadline(begin.give_up_us), trace, std::move(callbacks));
   *handle = stream;
-  cancels_[{attempt_id, LegCall::kStream}] = [stream] { stream->Cancel(); };
+  cancels_[{attempt_id, begin.call}] = [stream] { stream->Cancel(); };
+}
+
+v1::StartRequest Legs::StartRequestOf(const BeginCall& begin, const LegRequest& request) const {
+  v1::StartRequest start;
+  start.set_attempt_id(begin.attempt_id);
+  rpc::SetPromptIds(request.prompt_ids, callbacks_.contact_of(begin.worker).protocol_version,
+                    start);
+  *start.mutable_sampling() = request.sampling;
+  start.set_timeout_ms(begin.timeout_ms);
+  return start;
 }
 
 void Legs::StartPrefill(const router::StartPrefill& action, const LegRequest& request) {
@@ -218,121 +269,19 @@ void Legs::StartPrefill(const router::StartPrefill& action, const LegRequest& re
     });
   }
   const auto call = MakeCall<Unary<v1::StartRequest, v1::StartResponse>>(*begin, request.trace);
-  call->request.set_attempt_id(attempt_id);
-  rpc::SetPromptIds(request.prompt_ids, callbacks_.contact_of(action.stage0).protocol_version,
-                    call->request);
-  *call->request.mutable_sampling() = request.sampling;
+  call->request = StartRequestOf(*begin, request);
   *call->request.mutable_ticket() = rpc::ToProto(action.ticket);
-  call->request.set_timeout_ms(begin->timeout_ms);
   call->worker->prefill->async()->Start(
       &*call->context, &call->request, &call->response,
       [this, call, attempt_id](const grpc::Status& status) {
         PostEnd(attempt_id, LegCall::kStart, [this, call, attempt_id, status] {
-          std::vector<SampledToken> told;
-          told.reserve(static_cast<size_t>(call->response.prompt_tokens_size()));
-          for (const auto& token : call->response.prompt_tokens()) {
-            told.push_back(rpc::SampledFromProto(token.token_id(), token.logprobs()));
-          }
           callbacks_.on_report(attempt_id, std::move(*call->response.mutable_report()));
           Change([&](auto& actions) {
-            core_.StartEnded(attempt_id, rpc::FromGrpc(status), told, ExpectedTokens(call->request),
-                             actions);
+            core_.StartEnded(attempt_id, rpc::FromGrpc(status), TokensOf(call->response),
+                             ExpectedTokens(call->request), actions);
           });
         });
       });
-}
-
-namespace {
-
-StreamMessage MessageOf(const v1::DecodeGenerateResponse& message) {
-  if (message.has_token()) {
-    const v1::DecodeToken& token = message.token();
-    return rpc::SampledFromProto(token.token_id(), token.logprobs());
-  }
-  if (!message.has_finished()) return StreamMalformed{};
-  switch (message.finished().reason()) {
-    case v1::FINISH_REASON_STOP:
-      return StreamFinished{FinishReason::kStop};
-    case v1::FINISH_REASON_LENGTH:
-      return StreamFinished{FinishReason::kLength};
-    default:
-      return StreamFinished{};
-  }
-}
-
-}  // namespace
-
-std::shared_ptr<DecodeStream> DecodeStream::Start(std::shared_ptr<WorkerStubs> worker,
-                                                  rpc::CallTracker& tracker,
-                                                  const v1::DecodeGenerateRequest& request,
-                                                  std::chrono::system_clock::time_point deadline,
-                                                  const tracing::TraceContext& trace,
-                                                  Callbacks callbacks) {
-  auto stream =
-      std::make_shared<DecodeStream>(std::move(worker), tracker, request, std::move(callbacks));
-  stream->self_ = stream;
-  stream->context_->set_deadline(deadline);
-  tracing::Inject(trace, *stream->context_);
-  stream->worker_->decode->async()->Generate(&*stream->context_, &stream->request_, stream.get());
-  // Reads are started from the loop, outside of reactions: the hold keeps the call from ending
-  // between a read and the next. The read that fails gives it back.
-  stream->AddHold();
-  stream->StartRead(&stream->message_);
-  stream->StartCall();
-  return stream;
-}
-
-DecodeStream::DecodeStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker,
-                           v1::DecodeGenerateRequest request, Callbacks callbacks)
-    : context_(tracker),
-      worker_(std::move(worker)),
-      request_(std::move(request)),
-      callbacks_(std::move(callbacks)) {}
-
-void DecodeStream::OnReadDone(bool ok) {
-  if (!ok) return RemoveHold();
-  if (callbacks_.on_message(MessageOf(message_))) return;
-  Cancel();
-  StartRead(&message_);
-}
-
-void DecodeStream::OnDone(const grpc::Status& status) {
-  callbacks_.on_end(rpc::FromGrpc(status));
-  self_.reset();
-}
-
-namespace {
-
-// What Prefill.Start answers with: a line for every chunk of a million tokens on every stage.
-constexpr int kMaxReportBytes = 64 << 20;
-
-}  // namespace
-
-WorkerStubs::WorkerStubs(InstanceRef ref, const std::string& worker_address,
-                         std::shared_ptr<const rpc::ClusterSecurity> security)
-    : instance(std::move(ref)), address(worker_address) {
-  const std::shared_ptr<grpc::Channel> channel = rpc::OpenChannel(
-      address,
-      {.max_receive_bytes = kMaxReportBytes,
-       .security = std::move(security),
-       .peers = {{rpc::PeerRole::kPrefill, instance.id}, {rpc::PeerRole::kDecode, instance.id}}});
-  decode = v1::Decode::NewStub(channel);
-  prefill = v1::Prefill::NewStub(channel);
-}
-
-std::shared_ptr<WorkerStubs> WorkerChannels::Get(const InstanceRef& instance,
-                                                 const std::string& address) {
-  std::shared_ptr<WorkerStubs>& stubs = stubs_[instance];
-  if (stubs == nullptr || stubs->address != address) {
-    stubs = std::make_shared<WorkerStubs>(instance, address, security_);
-  }
-  return stubs;
-}
-
-void WorkerChannels::Keep(const std::vector<InstanceRef>& instances) {
-  std::erase_if(stubs_, [&instances](const auto& entry) {
-    return std::find(instances.begin(), instances.end(), entry.first) == instances.end();
-  });
 }
 
 }  // namespace baton::router

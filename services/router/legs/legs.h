@@ -1,12 +1,9 @@
 // The calls that services/router/core/leg_calls.h decides on, as gRPC: Reserve, Generate and Abort
-// at decode services, Start and Abort at prefill chains. Carries them, and brings what comes of
-// them back to the loop; what that means is the core's matter.
+// at decode services, Start, Generate and Abort at prefill chains. Carries them, and brings what
+// comes of them back to the loop; what that means is the core's matter.
 #ifndef SERVICES_ROUTER_LEGS_LEGS_H_
 #define SERVICES_ROUTER_LEGS_LEGS_H_
 
-#include <grpcpp/support/client_callback.h>
-
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -23,81 +20,12 @@
 #include "common/tracing/trace_context.h"
 #include "common/types/instance.h"
 #include "proto/baton/v1/common.pb.h"
-#include "proto/baton/v1/decode.grpc.pb.h"
-#include "proto/baton/v1/prefill.grpc.pb.h"
 #include "services/router/core/leg_calls.h"
 #include "services/router/core/router_core.h"
+#include "services/router/legs/leg_stream.h"
+#include "services/router/legs/worker_channels.h"
 
 namespace baton::router {
-
-// One gRPC channel per incarnation of a worker. A restarted worker gets a new channel even at the
-// same address: the old one may be in backoff, and its calls must not reach the new process.
-
-// What calls to one worker need. Calls hold it, so it outlives its entry below.
-struct WorkerStubs {
-  // `security` may be null.
-  WorkerStubs(InstanceRef ref, const std::string& address,
-              std::shared_ptr<const rpc::ClusterSecurity> security);
-
-  const InstanceRef instance;
-  const std::string address;
-  std::unique_ptr<v1::Decode::Stub> decode;
-  std::unique_ptr<v1::Prefill::Stub> prefill;
-};
-
-// One thread.
-class WorkerChannels {
- public:
-  // `security` may be null.
-  explicit WorkerChannels(std::shared_ptr<const rpc::ClusterSecurity> security)
-      : security_(std::move(security)) {}
-
-  std::shared_ptr<WorkerStubs> Get(const InstanceRef& instance, const std::string& address);
-
-  // Lets go of all but these.
-  void Keep(const std::vector<InstanceRef>& instances);
-
- private:
-  const std::shared_ptr<const rpc::ClusterSecurity> security_;
-  std::map<InstanceRef, std::shared_ptr<WorkerStubs>> stubs_;
-};
-
-// One Decode.Generate call. Reads one message at a time: the next one only after the loop has
-// handled the last, so that a fast decode can't fill the loop's mailbox.
-class DecodeStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
- public:
-  // Called on gRPC's threads, one at a time. After a message the reader must call Continue exactly
-  // once; false from `on_message` means that it never will (the loop has stopped).
-  struct Callbacks {
-    std::function<bool(StreamMessage message)> on_message;
-    // The call's end, the last callback.
-    std::function<void(const absl::Status& status)> on_end;
-  };
-
-  // Starts the call; it keeps itself alive until its end.
-  static std::shared_ptr<DecodeStream> Start(std::shared_ptr<WorkerStubs> worker,
-                                             rpc::CallTracker& tracker,
-                                             const v1::DecodeGenerateRequest& request,
-                                             std::chrono::system_clock::time_point deadline,
-                                             const tracing::TraceContext& trace,
-                                             Callbacks callbacks);
-  DecodeStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker,
-               v1::DecodeGenerateRequest request, Callbacks callbacks);
-
-  void Continue() { StartRead(&message_); }
-  void Cancel() { context_->TryCancel(); }
-
- private:
-  void OnReadDone(bool ok) override;
-  void OnDone(const grpc::Status& status) override;
-
-  rpc::TrackedContext context_;
-  const std::shared_ptr<WorkerStubs> worker_;
-  const v1::DecodeGenerateRequest request_;
-  Callbacks callbacks_;
-  v1::DecodeGenerateResponse message_;
-  std::shared_ptr<DecodeStream> self_;
-};
 
 // What both legs are told of a request. Copied into the calls.
 struct LegRequest {
@@ -116,7 +44,7 @@ class Legs {
   // Called on the loop's thread.
   struct Callbacks {
     std::function<void(Event)> tell_router;
-    // Called with the report in Start's answer, just before tell_router.
+    // Called with the report of a prompt, just before tell_router.
     std::function<void(uint64_t attempt_id, v1::PrefillReport)> on_report;
     std::function<Contact(const InstanceRef&)> contact_of;
   };
@@ -129,6 +57,7 @@ class Legs {
   void Reserve(const router::Reserve& action, const LegRequest& request);
   void OpenStream(const router::OpenStream& action, const tracing::TraceContext& trace);
   void StartPrefill(const router::StartPrefill& action, const LegRequest& request);
+  void StartGeneration(const router::StartGeneration& action, const LegRequest& request);
   template <typename AbortLeg>
   void Abort(const AbortLeg& action) {
     Change([&](std::vector<LegAction>& actions) { core_.Abort(action, actions); });
@@ -158,6 +87,9 @@ class Legs {
   std::optional<BeginCall> Begin(const Action& action, const InstanceRef& worker);
   template <typename Call>
   std::shared_ptr<Call> MakeCall(const BeginCall& begin, const tracing::TraceContext& trace);
+  void Stream(const BeginCall& begin, LegStream::Request request,
+              const tracing::TraceContext& trace, std::optional<std::vector<int32_t>> expected);
+  v1::StartRequest StartRequestOf(const BeginCall& begin, const LegRequest& request) const;
   // Runs `task` on the loop when the call has ended.
   void PostEnd(uint64_t attempt_id, LegCall call, std::function<void()> task);
 

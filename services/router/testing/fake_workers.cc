@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "common/base/check.h"
@@ -16,32 +17,39 @@
 namespace baton::router {
 namespace {
 
-// Writes a fake decode's tokens one after the other.
+// Writes a fake decode's tokens one after the other, or a fake colocated chain's: `prompt` first.
 class TokenWriter : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> {
  public:
-  TokenWriter(const FakeBehaviour& behaviour, FakeRecord& record)
-      : behaviour_(behaviour), record_(record) {
+  TokenWriter(const FakeBehaviour& behaviour, FakeRecord& record,
+              std::optional<v1::StartResponse> prompt = std::nullopt)
+      : behaviour_(behaviour), record_(record), prompt_(std::move(prompt)) {
     MutexLock lock(&mutex_);
     Next();
   }
 
  private:
   void Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (prompt_.has_value() && !behaviour_.start.ok()) return Finish(behaviour_.start);
+    if (prompt_.has_value() && !behaviour_.start_hangs) {
+      *message_.mutable_prompt() = *std::exchange(prompt_, std::nullopt);
+      return StartWrite(&message_);
+    }
+    if (prompt_.has_value()) return Hang();
     if (written_ < behaviour_.tokens.size()) {
       message_.mutable_token()->set_token_id(behaviour_.tokens[written_++]);
       return StartWrite(&message_);
     }
-    if (behaviour_.hang_after_tokens) {
-      hanging_ = true;
-      if (cancelled_) Finish(grpc::Status::CANCELLED);
-      return;
-    }
+    if (behaviour_.hang_after_tokens) return Hang();
     if (behaviour_.end.ok() && !finished_written_) {
       finished_written_ = true;
       message_.mutable_finished()->set_reason(behaviour_.reason);
       return StartWrite(&message_);
     }
     Finish(behaviour_.end);
+  }
+  void Hang() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    hanging_ = true;
+    if (cancelled_) Finish(grpc::Status::CANCELLED);
   }
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mutex_);
@@ -59,6 +67,7 @@ class TokenWriter : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> 
   const FakeBehaviour& behaviour_;
   FakeRecord& record_;
   Mutex mutex_;
+  std::optional<v1::StartResponse> prompt_ ABSL_GUARDED_BY(mutex_);  // Not yet written.
   v1::DecodeGenerateResponse message_;
   size_t written_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finished_written_ ABSL_GUARDED_BY(mutex_) = false;
@@ -135,6 +144,20 @@ class FakeWorker::Prefill : public v1::Prefill::CallbackService {
     v1::ChunkReport& chunk = *response->mutable_report()->add_chunks();
     chunk.set_token_count(rpc::PromptIds(*request).size());
     return Answer(context, behaviour_.start);
+  }
+  grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
+      grpc::CallbackServerContext*, const v1::StartRequest* request) override {
+    v1::StartResponse prompt;
+    const auto& ids = rpc::PromptIds(*request);
+    prompt.mutable_report()->add_chunks()->set_token_count(ids.size());
+    for (int i = 1; request->sampling().prompt_logprobs() && i < ids.size(); ++i) {
+      prompt.add_prompt_tokens()->set_token_id(ids[i] + behaviour_.wrong_prompt_ids);
+    }
+    record_.Note([&](FakeRecord::Seen& seen) {
+      seen.generations.push_back(*request);
+      ++seen.streams;
+    });
+    return new TokenWriter(behaviour_, record_, std::move(prompt));
   }
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
                                   const v1::PrefillAbortRequest* request,

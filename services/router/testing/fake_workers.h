@@ -24,12 +24,13 @@ namespace baton::router {
 // How a fake worker answers; the same for every request.
 struct FakeBehaviour {
   grpc::Status reserve;         // Decode.Reserve.
-  std::vector<int32_t> tokens;  // Decode.Generate's.
+  std::vector<int32_t> tokens;  // Generate's.
   bool hang_after_tokens = false;
-  grpc::Status end;  // Decode.Generate's after the tokens; OK: Finished comes first.
+  grpc::Status end;  // Generate's after the tokens; OK: Finished comes first.
   v1::FinishReason reason = v1::FINISH_REASON_LENGTH;
-  bool start_hangs = false;
-  grpc::Status start;  // Prefill.Start.
+  bool start_hangs = false;      // Also Prefill.Generate, before it tells of the prompt.
+  grpc::Status start;            // Prefill.Start, or Prefill.Generate in place of all else.
+  int32_t wrong_prompt_ids = 0;  // Prefill.Generate: how far they are from the prompt's.
 };
 
 // What fake workers have seen. Thread-safe.
@@ -40,6 +41,7 @@ class FakeRecord {
   struct Seen {
     std::vector<v1::ReserveRequest> reserves;
     std::vector<v1::StartRequest> starts;
+    std::vector<v1::StartRequest> generations;  // Prefill.Generate.
     std::vector<uint64_t> decode_aborts;
     std::vector<uint64_t> prefill_aborts;
     int streams = 0;

@@ -11,8 +11,8 @@
 namespace baton::worker {
 
 bool PeerTable::NeedsEndpoint(const PeerWorker& peer) const {
-  if (self_.role == Role::kDecode) return peer.role == Role::kPrefill;
-  return peer.role == Role::kDecode || peer.chain_id == self_.chain_id;
+  if (self_.role != peer.role) return !self_.decodes && !peer.decodes;
+  return self_.role == Role::kPrefill && peer.chain_id == self_.chain_id;
 }
 
 std::vector<uint64_t> PeerTable::Update(const std::vector<const RouterMembership*>& views) {

@@ -81,6 +81,20 @@ TEST_F(PeerTableTest, ADecodeNeedsEveryStage) {
   EXPECT_EQ(Names(table.BeginConnecting(0)), (std::vector<std::string>{"p0", "p1"}));
 }
 
+TEST_F(PeerTableTest, AColocatedChainNeedsItselfAlone) {
+  const auto colocated = [](PeerWorker worker) {
+    worker.decodes = true;
+    return worker;
+  };
+  const RouterMembership view = View({kDecode, colocated(kStage), kStageOfB});
+  PeerTable stage(colocated(Worker(Role::kPrefill, "self", "a")));
+  stage.Update({&view});
+  EXPECT_EQ(Names(stage.BeginConnecting(0)), std::vector<std::string>{"p0"});
+  PeerTable decode(kOtherDecode);
+  decode.Update({&view});
+  EXPECT_EQ(Names(decode.BeginConnecting(0)), std::vector<std::string>{"p1"});
+}
+
 TEST_F(PeerTableTest, WhoIsMissingIsTriedAgainNowAndThen) {
   EXPECT_EQ(table_.NextConnectUs(), kNeverUs);
   Update({kDecode});

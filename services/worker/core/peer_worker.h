@@ -19,6 +19,7 @@ struct PeerWorker {
   std::string chain_id;  // Prefill only, as are pp_rank and pp_size.
   int pp_rank = 0;
   int pp_size = 1;
+  bool decodes = false;           // Prefill only: its chain is colocated.
   std::string decode_id;          // Decode services of several ranks only: which one it is of.
   TensorRank tensor_rank;         // Within its stage or decode service.
   uint32_t protocol_version = 0;  // The newest that it speaks.
