@@ -59,7 +59,7 @@ class PageTree {
 
   int pages() const { return static_cast<int>(nodes_.size()); }
   int evictable_pages() const { return evictable_; }
-  // Of the prefix that ends with `node`, pages that only its pin would keep.
+  // Pages of the prefix that ends with `node` which only its pin would keep.
   int EvictablePagesOf(Node node) const;
   uint64_t evicted_total() const { return evicted_total_; }
 
@@ -69,8 +69,8 @@ class PageTree {
  private:
   struct Entry {
     Node parent = 0;
-    uint64_t key = 0;  // Of parent and tokens.
-    std::string salt;  // Of nodes without a parent.
+    uint64_t key = 0;  // By parent and tokens.
+    std::string salt;  // For nodes without a parent.
     std::vector<int32_t> tokens;
     int page = 0;
     int children = 0;

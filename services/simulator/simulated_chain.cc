@@ -122,8 +122,7 @@ void SimulatedChain::BeginCompute(int stage) {
   done.number = run.number;
   for (const prefill::RunCompute::Item& item : run.items) {
     step.Add(item.item.token_begin, item.item.token_count);
-    if (item.item.final && stage + 1 == stages())
-      done.drawn.emplace_back(SampledToken{1, 0, {}});
+    if (item.item.final && stage + 1 == stages()) done.drawn.emplace_back(SampledToken{1, 0, {}});
   }
   done.compute_us = place.steps.NextMicros(step);
   Keep(stage, run, done.compute_us);

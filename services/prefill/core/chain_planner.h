@@ -175,7 +175,7 @@ struct FinishRequest {
   uint64_t attempt_id = 0;
   absl::Status status;
   PrefillOutcome outcome;  // As far as it came, and PromptDone has not told it.
-  FinishReason reason = FinishReason::kLength;  // Of what the chain has decoded to its end.
+  FinishReason reason = FinishReason::kLength;  // Why what the chain has decoded ended.
 };
 // The stage does not get on, though its links stand: what was sent to it is lost. Ends the epoch.
 struct FailChain {

@@ -116,8 +116,8 @@ struct ChainPlanner::State {
     std::vector<int64_t> done_us;
     std::vector<int64_t> compute_us;
     std::vector<uint64_t> draws;       // Attempts: of these the last stage draws a token.
-    PlanWork work;                     // Of all items,
-    bool has_chunks = false;           // of which some are chunks.
+    PlanWork work;                     // All items together.
+    bool has_chunks = false;           // Whether some of them are chunks.
     std::vector<double> predicted_us;  // By stage; empty if costs were not known.
   };
 
