@@ -40,12 +40,10 @@ class Pod:
     def __init__(self, rendered, role, index, router_port, folder):
         self.container = rendered.container(role)
         self.grpc_port, self.http_port = free_ports(2)
-        if role == "router":
-            self.grpc_port = router_port
         config = folder / f"{role}-{index}.yaml"
         config.write_text(rendered.get("ConfigMap", f"baton-{role}")["data"]["options.yaml"], encoding="utf-8")
         arguments = [f"--config={config}" if one.startswith("--config") else one for one in self.container["args"]]
-        own = [f"--port={self.http_port}"] if role == "router" else [
+        own = [f"--port={self.http_port}", f"--cluster-port={router_port}"] if role == "router" else [
             f"--metrics-port={self.http_port}", f"--router-address=127.0.0.1:{router_port}", "--kv-cache-tokens=8192"]
         self.log = folder / f"{role}-{index}.log"
         with self.log.open("wb") as log:

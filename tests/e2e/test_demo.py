@@ -95,6 +95,20 @@ def test_ctrl_c_leaves_nothing(observed_demo):
         fetch(server)
 
 
+def test_without_flags_it_ends_with_one_chain_that_also_decodes(tmp_path):
+    document = tmp_path / "document.txt"
+    document.write_text("It is a truth universally acknowledged. " * 20, encoding="utf-8")
+    done = subprocess.run(
+        ["/usr/bin/python3", SCRIPT, "--baton", clusters.BATON, "--prompt", document, "--max-tokens", "8", "--log",
+         tmp_path / "demo.log"], capture_output=True, text=True, timeout=120 * clusters.PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    apart, together = done.stdout.split("baton serve models/austen")
+    assert "KV hand-off" in apart and "no KV sent" in together
+    # The same seed gives the same text.
+    texts = [part.split("universally acknowledged.")[-1].strip().split("\n\n")[0] for part in (apart, together)]
+    assert texts[0] == texts[1] and texts[0]
+
+
 def test_a_taken_port_is_named_before_anything_starts(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
