@@ -91,7 +91,7 @@ struct PlannerLimits {
   int64_t close_grace_us = 15'000'000;
   int vocab_size = INT_MAX;  // Tokens that are drawn are below it.
   // With requests that decode: a plan has no more chunks than it is predicted to take so long for,
-  // but a page at least. 0, or while costs are not known: it has as many as without them.
+  // but a page at least; while costs are not known, two. 0: it has as many as without them.
   int64_t target_itl_us = 0;
   bool decodes = false;  // Requests may come without a ticket.
   bool caches = false;   // KV of finished requests is kept for prompts that begin alike.

@@ -14,6 +14,12 @@
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
+namespace {
+
+// How much of a prompt goes beside decode steps while it is not known what it costs.
+constexpr int kPagesOfUnknownCost = 2;
+
+}  // namespace
 
 int ChainPlanner::State::TokenLimitOf(const StartRequested& event) const {
   if (event.ticket.has_value()) return 0;
@@ -63,7 +69,8 @@ size_t ChainPlanner::State::PlansThatDraw() const {
 // At most `tokens` of the prompt that leads, in whole pages: as many as the slowest stage is
 // predicted to take target_itl_us for, with the plan's rows.
 int ChainPlanner::State::BoundByItl(int prefix_length, int tokens) const {
-  if (limits.target_itl_us == 0 || row_work.tokens == 0 || costs.empty()) return tokens;
+  if (limits.target_itl_us == 0 || row_work.tokens == 0) return tokens;
+  if (costs.empty()) return std::min(tokens, kPagesOfUnknownCost * limits.page_size);
   const auto fits = [&](int pages) {
     PlanWork work = row_work;
     work.Add(prefix_length, pages * limits.page_size);

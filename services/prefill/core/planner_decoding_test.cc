@@ -300,6 +300,18 @@ TEST_F(TargetItlTest, LeavesAPageToPrompts) {
   EXPECT_EQ(ChunkBesideTheRow(), 16);
 }
 
+TEST_F(TargetItlTest, LeavesTwoPagesWhileCostsAreNotKnown) {
+  PlannerLimits limits = Decoding();
+  limits.target_itl_us = 1'000'000;
+  Make(limits);
+  Up(1);
+  Generate(1, 16, 30);
+  Drawn(0, plans_[0], 41);
+  Start(2, 200);
+  Drawn(0, plans_.at(1), 42);
+  EXPECT_EQ(ChunkBesideTheRow(), 32);
+}
+
 TEST_F(TargetItlTest, IsOffByDefault) {
   UpWithCosts(0);
   EXPECT_EQ(ChunkBesideTheRow(), 64);
