@@ -81,6 +81,7 @@ TEST_P(ColocatedTest, DecodesWhatItReads) {
   TestChain chain({.stages = stages, .ranks = ranks, .page_count = 256, .decodes = true});
   ASSERT_TRUE(chain.WaitReady());
   std::vector<std::thread> clients;
+  clients.reserve(6);
   for (int i = 0; i < 6; ++i) {
     clients.emplace_back([&chain, i] {
       const std::vector<int32_t> prompt = TestChain::Prompt(1 + 61 * i, i);

@@ -97,6 +97,7 @@ void RequestTrace::BeginAttempt(const InstanceRef& decode, const std::vector<KvW
   attempt_.Set("baton.attempt", ++attempts_);
   attempt_.Set("baton.decode.instance_id", decode.id);
   std::vector<std::string> ids;
+  ids.reserve(stages.size());
   for (const KvWriter& stage : stages) ids.push_back(stage.instance.id);
   attempt_.Set("baton.prefill.instance_ids", std::move(ids));
 }

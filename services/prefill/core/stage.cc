@@ -128,7 +128,6 @@ absl::Status Stage::State::CheckPlan(const Plan& plan) const {
   }
   std::set<uint64_t> opened;
   for (const PlanOpen& open : plan.opens) {
-    BATON_RETURN_IF_ERROR(CheckOpen(plan, open));
     if (requests.count(open.attempt_id) == 0 && opened.insert(open.attempt_id).second) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("plan ", plan.number, " opens attempt ", open.attempt_id, " again"));
@@ -142,9 +141,12 @@ absl::Status Stage::State::CheckPlan(const Plan& plan) const {
     BATON_RETURN_IF_ERROR(CheckItem(plan, item));
     opened.erase(item.attempt_id);
   }
-  if (opened.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("plan ", plan.number, " opens attempt ",
-                                                    *opened.begin(), " without a chunk of it"));
+  if (!opened.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("plan ", plan.number, " opens attempt ",
+                                                      *opened.begin(), " without a chunk of it"));
+  }
+  for (const PlanOpen& open : plan.opens) BATON_RETURN_IF_ERROR(CheckOpen(plan, open));
+  return absl::OkStatus();
 }
 
 bool Stage::State::WritesTo(const Ticket& ticket) const {
