@@ -67,6 +67,7 @@ def observed(tmp_path_factory):
         # The router's lease is longer than that of a hand-off, or nobody would ever see the latter run out.
         cluster = stack.enter_context(clusters.Cluster(
             model, directory, stages=2, decodes=2, decode_flags=["--max-queued-requests", 1],
+            prefill_flags=["--disable-radix-cache"],  # So that prompts wait.
             flags=["--kv-cache-tokens", 8192, "--lease-ms", 5000, *traced],
             router_flags=["--max-http-connections", HTTP_CONNECTIONS, "--max-queued-requests", 4,
                           "--lease-ms", 5000, *traced]))
