@@ -30,7 +30,7 @@ MODEL = ROOT / "models" / "austen"
 STREAMS, STREAM_TOKENS, LONG, ARRIVALS = 8, 600, 10_000, 4
 TARGET_ITL_MS = 20
 PREFIX, PROMPT, ROUNDS = 3_840, 4_096, 9
-LOAD = [(random.Random(i).choice((100, 800, 2_000)), random.Random(-i).choice((16, 64, 160))) for i in range(60)]
+LOAD = [(random.Random(i).choice((100, 800, 2_000)), random.Random(1_000 + i).choice((16, 64, 160))) for i in range(60)]
 
 
 def tokens(length, seed):
@@ -103,7 +103,7 @@ def measure_prefix(flat):
     for name, colocated in (("colocated", True), ("apart", False)):
         ratios = []
         with serving(colocated) as client:
-            checked(client.greedy(tokens(PROMPT, -1), 1))
+            checked(client.greedy(tokens(PROMPT, 1_000), 1))
             for turn in range(ROUNDS):
                 cold = checked(client.greedy(tokens(PROMPT, turn), 1)).finished
                 prompt = tokens(PROMPT, turn)[:PREFIX] + tokens(PROMPT - PREFIX, 50 + turn)
