@@ -374,8 +374,8 @@ void PrefillService::Stop() {
   }
   parts_.data_plane->SetTimer(kHousekeepingUs, nullptr);
   computer_->Stop();
+  loop_->Stop();  // Whose last tasks still speak to the joiner.
   if (joiner_ != nullptr) joiner_->Stop();
-  loop_->Stop();
 }
 
 }  // namespace baton::prefill
