@@ -219,6 +219,8 @@ TEST_P(ColocatedTest, SharesPrefixes) {
     EXPECT_EQ(answer.Text(), TextOf(context, 40)) << answer.status;
     ASSERT_TRUE(answer.prompt.has_value());
     cached.push_back(answer.prompt->report().cached_tokens());
+    // What was decoded is cached when the request is over on every stage.
+    ASSERT_TRUE(chain.WaitFor([&chain] { return chain.service(0).AtRest(); }));
     if (repeats < 2) continue;
     const std::vector<int32_t> text = answer.Text();
     context.insert(context.end(), text.begin(), text.end());
