@@ -174,7 +174,7 @@ def one_command(baton, log_path, prompt, max_tokens):
         timing = finished.timing
         tpot_us = (timing.e2e_us - timing.ttft_us) / max(1, finished.usage.completion_tokens - 1)
         print(f"  TTFT {ms(timing.ttft_us)} ms, TPOT {ms(tpot_us)} ms, no KV sent, "
-              f"ready {re.search(r'after ([0-9.]+ s)', cluster.log()).group(1)} after its start")
+              f"ready {re.search(r'cluster ready: .* after ([0-9.]+ s)', cluster.log()).group(1)} after its start")
     finally:
         cluster.stop()
 

@@ -179,8 +179,10 @@ void ChainPlanner::State::StageDone(size_t stage, const PlanDone& plan_done, int
   done[stage] = number;
   last_done_us[stage] = now_us;
   const bool last_stage = stage + 1 == done.size();
+  const std::vector<uint64_t>* draws = nullptr;
   for (IssuedPlan& plan : plans) {
     if (plan.number != number) continue;
+    draws = &plan.draws;
     plan.done_us[stage] = now_us;
     plan.compute_us[stage] = plan_done.compute_us;
     LearnFrom(plan, stage);
@@ -198,9 +200,7 @@ void ChainPlanner::State::StageDone(size_t stage, const PlanDone& plan_done, int
   }
   if (!last_stage) return;
   for (const PromptTokens& told : plan_done.prompt_tokens) TakePromptTokens(told);
-  const auto plan = std::find_if(plans.begin(), plans.end(),
-                                 [number](const IssuedPlan& p) { return p.number == number; });
-  if (plan != plans.end()) TakeDrawn(*plan, plan_done);
+  if (draws != nullptr) TakeDrawn(*draws, plan_done);
 }
 
 void ChainPlanner::State::TakePromptTokens(const PromptTokens& told) {

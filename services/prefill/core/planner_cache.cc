@@ -31,9 +31,10 @@ PageTree::Match ChainPlanner::State::MatchOf(const Request& request) const {
                     (request.prompt_tokens - 1) / limits.page_size);
 }
 
-// Whether what it finds in the cache makes room for it. Looks at the whole prompt, so it is asked
-// only where room is short.
+// Whether what it finds in the cache makes room for it. Looks at the whole prompt, but not where
+// all that is free or cached is too little.
 bool ChainPlanner::State::FitsWithItsMatch(uint64_t attempt_id) const {
+  if (!tree.has_value() || PagesOf(attempt_id) > pool->free_pages() + tree->pages()) return false;
   const PageTree::Match match = MatchOf(requests.at(attempt_id));
   if (match.node == 0 || static_cast<int>(open.size()) >= limits.max_open_requests) return false;
   const int needed = PagesOf(attempt_id) - static_cast<int>(match.pages.size());
@@ -72,13 +73,12 @@ void ChainPlanner::State::AllocatePages(uint64_t attempt_id) {
 void ChainPlanner::State::KeepPages(Request& request, std::span<const int32_t> tokens) {
   const auto page_size = static_cast<size_t>(limits.page_size);
   PageTree::Node last = request.prefix;
-  while (!request.other_in_tree) {
+  while (true) {
     const auto next = static_cast<size_t>(request.tree_pages);
     if ((next + 1) * page_size > tokens.size()) break;
     const PageTree::Node node = tree->Insert(
         request.cache_salt, last, tokens.subspan(next * page_size, page_size), request.pages[next]);
     // Another request has computed the same tokens at the same time: this one keeps its pages.
-    request.other_in_tree = node == 0;
     if (node == 0) break;
     last = node;
     ++request.tree_pages;

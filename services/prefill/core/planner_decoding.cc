@@ -53,7 +53,7 @@ void ChainPlanner::State::AddRows(Plan& plan) {
                           .token_begin = request.planned_tokens,
                           .token_count = 1,
                           .draws = true,
-                          .token = request.last_token});
+                          .token = request.text.back()});
     row_work.Add(request.planned_tokens, 1);
     ++request.planned_tokens;
     request.last_plan = plan.number;
@@ -88,15 +88,18 @@ int ChainPlanner::State::BoundByItl(int prefix_length, int tokens) const {
   return fitting >= most ? tokens : fitting * limits.page_size;
 }
 
-void ChainPlanner::State::TakeDrawn(const IssuedPlan& plan, const PlanDone& plan_done) {
-  for (const uint64_t attempt_id : plan.draws) {
+// The tokens come in the order of the draws; those of requests that ended on the stage are left
+// out.
+void ChainPlanner::State::TakeDrawn(const std::vector<uint64_t>& draws, const PlanDone& plan_done) {
+  auto next = plan_done.drawn.begin();
+  for (const uint64_t attempt_id : draws) {
+    const bool came = next != plan_done.drawn.end() && next->attempt_id == attempt_id;
+    const auto drawn = came ? next++ : plan_done.drawn.end();
     Request* request = FindUnfinished(attempt_id);
     if (request == nullptr) continue;
-    const auto drawn =
-        std::find_if(plan_done.drawn.begin(), plan_done.drawn.end(),
-                     [attempt_id](const DrawnToken& d) { return d.attempt_id == attempt_id; });
-    if (drawn == plan_done.drawn.end()) {
-      Fail(attempt_id, absl::InternalError(absl::StrCat("plan ", plan.number, " gave no token")));
+    if (!came) {
+      Fail(attempt_id,
+           absl::InternalError(absl::StrCat("plan ", plan_done.number, " gave no token")));
     } else if (!drawn->token.ok()) {
       Fail(attempt_id, drawn->token.status());
     } else if (drawn->token->token < 0 || drawn->token->token >= limits.vocab_size) {
@@ -111,18 +114,16 @@ void ChainPlanner::State::TakeDrawn(const IssuedPlan& plan, const PlanDone& plan
 
 void ChainPlanner::State::TakeToken(uint64_t attempt_id, Request& request,
                                     const SampledToken& token) {
-  if (request.drawn == 0) {
+  if (request.text.empty()) {
     if (absl::Status status = request.CheckPromptTokens(); !status.ok()) {
       return Fail(attempt_id, std::move(status));
     }
     Emit(PromptDone{attempt_id, std::exchange(request.outcome, {})});
   }
-  const bool stops = request.stop.Stops(request.drawn, token.token);
-  ++request.drawn;
-  request.last_token = token.token;
-  if (request.tokens != nullptr) request.text.push_back(token.token);
+  const bool stops = request.stop.Stops(request.drawn(), token.token);
+  request.text.push_back(token.token);
   Emit(DeliverToken{attempt_id, token});
-  if (!stops && request.drawn < request.token_limit) {
+  if (!stops && request.drawn() < request.token_limit) {
     ready.push_back(attempt_id);
     return;
   }

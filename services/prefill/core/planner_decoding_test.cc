@@ -171,7 +171,7 @@ TEST_F(DecodingTest, AnAbortEndsItBetweenTokens) {
   Send(AbortRequested{1, absl::CancelledError("client")});
   ASSERT_EQ(finished_.size(), 1u);
   EXPECT_TRUE(absl::IsCancelled(finished_[0].status));
-  // Its row is under way: what it draws is nobody's.
+  // Its row is under way. The token that it draws is dropped.
   Drawn(0, plans_[1], 42);
   EXPECT_TRUE(All<DeliverToken>().empty());
   EXPECT_EQ(plans_.at(2).aborts, std::vector<uint64_t>{1});
@@ -181,15 +181,27 @@ TEST_F(DecodingTest, AnAbortEndsItBetweenTokens) {
 }
 
 TEST_F(DecodingTest, AnAbortMeetsARowThatWaits) {
+  PlannerLimits limits = Decoding();
+  limits.max_open_requests = 8;
+  Make(limits);
   Up(2);
+  Start(10, 64);
+  Start(11, 64);
   for (uint64_t attempt = 1; attempt <= 3; ++attempt) Generate(attempt, 16, 30);
-  Done(0, 1);
-  Drawn(1, plans_[0], 41);  // Rows of 1 and 2 go; of 3 next.
+  Done(0, 1);  // The third plan has their prompts.
+  Generate(4, 16, 30);
+  Done(1, 1);
+  Done(0, 2);
+  Done(1, 2);
+  ASSERT_EQ(plans_.size(), 4u);
+  Done(0, 3);
+  Drawn(1, plans_[2], 41);
+  ASSERT_EQ(Rows(plans_.at(4)), (std::vector<uint64_t>{1, 2})) << "the third one waits";
   Send(AbortRequested{3, absl::CancelledError("client")});
-  for (const Plan& plan : plans_) {
-    if (std::count(plan.aborts.begin(), plan.aborts.end(), 3u) == 0) continue;
-    EXPECT_EQ(std::count(Rows(plan).begin(), Rows(plan).end(), 3u), 0);
-  }
+  Done(0, 4);
+  Drawn(1, plans_[3], 41);
+  EXPECT_EQ(plans_.at(5).aborts, std::vector<uint64_t>{3});
+  EXPECT_EQ(Rows(plans_[5]), std::vector<uint64_t>{4});
 }
 
 TEST_F(DecodingTest, AFailedDrawEndsItsRequestAlone) {

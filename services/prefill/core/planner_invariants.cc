@@ -68,7 +68,8 @@ absl::Status ChainPlanner::CheckInvariants() const {
   }
   for (const uint64_t attempt_id : state.ready) {
     const State::Request& request = state.requests.at(attempt_id);
-    if (request.decoding() && request.planned_tokens == request.prompt_tokens + request.drawn - 1) {
+    if (request.decoding() &&
+        request.planned_tokens == request.prompt_tokens + request.drawn() - 1) {
       continue;
     }
     return absl::InternalError(absl::StrCat("attempt ", attempt_id, " has no token to feed"));

@@ -92,18 +92,15 @@ struct ChainPlanner::State {
 
     // Without a ticket.
     StopRule stop;
-    int token_limit = 0;  // New tokens: max_tokens, or what the context leaves.
-    int drawn = 0;
-    int32_t last_token = 0;
+    int token_limit = 0;        // New tokens: max_tokens, or what the context leaves.
+    std::vector<int32_t> text;  // What was drawn.
 
     // The prefix cache.
     std::shared_ptr<const std::vector<int32_t>> tokens;  // Null: it has no part in it.
     std::string cache_salt;
-    std::vector<int32_t> text;   // What was drawn, if its pages are to be kept.
-    PageTree::Match match;       // While it waits: what it would have, not pinned.
-    PageTree::Node prefix = 0;   // Its last page that is in the tree.
-    int tree_pages = 0;          // The first so many of `pages` belong to the tree.
-    bool other_in_tree = false;  // The tree has another page in place of its next one.
+    PageTree::Match match;      // While it waits: what it would have, not pinned.
+    PageTree::Node prefix = 0;  // Its last page that is in the tree.
+    int tree_pages = 0;         // The first so many of `pages` belong to the tree.
 
     // Since when the stages have only to close it, and no caller waits for it.
     int64_t over_us = kNeverUs;
@@ -116,7 +113,8 @@ struct ChainPlanner::State {
       return finished ? 0 : std::max(prompt_tokens - planned_tokens - given_tokens, 0);
     }
     bool fully_planned() const { return planned_tokens >= prompt_tokens; }
-    bool decoding() const { return drawn > 0 && !finished; }
+    int drawn() const { return static_cast<int>(text.size()); }
+    bool decoding() const { return !text.empty() && !finished; }
     int kv_tokens() const { return prompt_tokens + token_limit; }
   };
 
@@ -195,7 +193,7 @@ struct ChainPlanner::State {
   void AddRows(Plan& plan);
   size_t PlansThatDraw() const;  // That are under way.
   int BoundByItl(int prefix_length, int tokens) const;
-  void TakeDrawn(const IssuedPlan& plan, const PlanDone& plan_done);
+  void TakeDrawn(const std::vector<uint64_t>& draws, const PlanDone& plan_done);
   void TakeToken(uint64_t attempt_id, Request& request, const SampledToken& token);
 
   // planner_shares.cc

@@ -52,7 +52,7 @@ TEST_F(PairingColocatedTest, TheOneWithLessPromptIsChosenThenTheOneWithFewerRequ
   EXPECT_EQ(Chosen(), "x0") << "its prompt is read";
   books_.EndPrefill(pair_, 50);
   books_.EndDecode(pair_, 50, 10);
-  EXPECT_EQ(Chosen(), "c0") << "nobody has a prompt to read but x1, and x0 decodes";
+  EXPECT_EQ(Chosen(), "c0") << "x0 decodes and x1 reads a prompt";
 }
 
 TEST_F(PairingColocatedTest, RoundRobinTakesTurnsAmongAll) {
