@@ -99,7 +99,6 @@ constexpr ForeignFlag kRows[] = {
           "--max-prefill-requests bounds a chain's requests together, --max-running-requests a "
           "colocated one's"),
     Value("pp-async-batch-depth", "stage 0 always plans ahead, by --pipeline-window plans"),
-    Value("num-reserved-decode-tokens", kWholeContinuation),
     Value("schedule-conservativeness", "decode reserves before it admits and retracts nothing"),
     Means("enable-prefix-caching", "disable-radix-cache=false"),
     Means("no-enable-prefix-caching", "disable-radix-cache=true"),

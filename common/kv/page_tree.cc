@@ -131,6 +131,12 @@ std::vector<int> PageTree::Evict(int count) {
   return pages;
 }
 
+int PageTree::PagesOfOnePin(Node node) const {
+  int pages = 0;
+  for (Node at = node; at != 0 && nodes_.at(at).pins == 1; at = nodes_.at(at).parent) ++pages;
+  return pages;
+}
+
 int PageTree::EvictablePagesOf(Node node) const {
   int pages = 0;
   for (Node at = node; at != 0; at = nodes_.at(at).parent) {

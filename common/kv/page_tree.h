@@ -63,6 +63,8 @@ class PageTree {
   int evictable_pages() const { return evictable_; }
   // Pages of the prefix that ends with `node` that only a pin on it would keep.
   int EvictablePagesOf(Node node) const;
+  // And those that only one pin keeps: `node` must be pinned.
+  int PagesOfOnePin(Node node) const;
 
   // Recounts pins, children and leaves.
   absl::Status CheckInvariants() const;

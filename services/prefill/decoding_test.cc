@@ -248,6 +248,48 @@ TEST_P(ColocatedTest, SharesPrefixes) {
   EXPECT_EQ(FieldOf(Generate(chain, salted).status), "cache_salt");
 }
 
+// Seven texts that together need twice the pages that there are. Penalties look at what was drawn
+// before a request gave way, too.
+TEST_P(ColocatedTest, TextsAreTheSameWhenRequestsGiveWay) {
+  const auto [stages, ranks] = GetParam();
+  const auto request_of = [](int i) {
+    v1::StartRequest request =
+        RequestOf(static_cast<uint64_t>(i) + 1, TestChain::Prompt(20 + 9 * i, i), 90 + 10 * i);
+    if (i % 2 == 0) return request;
+    request.mutable_sampling()->set_repetition_penalty(2);
+    request.mutable_sampling()->set_frequency_penalty(2);
+    v1::LogitBias& bias = *request.mutable_sampling()->add_logit_bias();
+    bias.set_token_id(7);
+    bias.set_bias(60);
+    return request;
+  };
+  std::vector<std::vector<int32_t>> expected;
+  {
+    TestChain roomy({.decodes = true});
+    ASSERT_TRUE(roomy.WaitReady());
+    for (int i = 0; i < 7; ++i) expected.push_back(Generate(roomy, request_of(i)).Text());
+  }
+  TestChain chain({.stages = stages,
+                   .ranks = ranks,
+                   .page_count = 28,
+                   .decodes = true,
+                   .caches = true,
+                   .reserved_decode_tokens = 3});
+  ASSERT_TRUE(chain.WaitReady());
+  std::vector<std::thread> clients;
+  clients.reserve(7);
+  for (int i = 0; i < 7; ++i) {
+    clients.emplace_back([&, i] {
+      const Answer answer = Generate(chain, request_of(i));
+      EXPECT_TRUE(answer.status.ok()) << answer.status;
+      EXPECT_EQ(answer.Text(), expected[static_cast<size_t>(i)]);
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_TRUE(chain.WaitIdle());
+  EXPECT_EQ(chain.Scrape(0).find("baton_retractions_total 0"), std::string::npos);
+}
+
 TEST(DecodingTest, ACancelledStreamFreesItsPages) {
   TestChain chain({.stages = 2, .page_count = 4096, .decodes = true});
   ASSERT_TRUE(chain.WaitReady());

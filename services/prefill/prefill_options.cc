@@ -28,6 +28,7 @@ PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) 
   own.later_tokens = static_cast<int>(most > 0 ? most : kSglangPrefillTokens);
   own.shares_plans = options.schedule_policy() != "fcfs";
   own.caches = !options.disable_radix_cache();
+  own.reserved_decode_tokens = static_cast<int>(options.num_reserved_decode_tokens());
   // A token passes every stage.
   own.target_itl_us = options.target_itl_ms() * 1000 / std::max(own.pp_size, 1);
   BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
@@ -58,6 +59,7 @@ PlannerLimits PlannerLimitsOf(const PrefillOptions& options, int page_size, int6
   limits.shares_plans = options.shares_plans;
   limits.decodes = options.decodes;
   limits.caches = options.caches;
+  limits.reserved_decode_tokens = options.reserved_decode_tokens;
   limits.target_itl_us = options.target_itl_us;
   limits.plan_window =
       options.plan_window == 0 ? options.pp_size + options.plans_in_flight : options.plan_window;

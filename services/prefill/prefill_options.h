@@ -30,6 +30,7 @@ struct PrefillOptions {
   bool shares_plans = true;     // PlannerLimits::shares_plans.
   bool decodes = false;         // The chain also decodes what it reads: a colocated chain.
   bool caches = false;          // PlannerLimits::caches.
+  int reserved_decode_tokens = 1;
   int64_t target_itl_us = 0;    // 0: plans are not bounded for the sake of decoding requests.
   int plan_window = 0;          // 0: pp_size + plans_in_flight.
   int plans_in_flight = 2;

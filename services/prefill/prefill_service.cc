@@ -286,6 +286,10 @@ void PrefillService::Publish() {
     const uint64_t told = std::exchange(told_evicted_pages_, evicted);
     parts_.metrics->Increment(Metric::kPrefixCacheEvictedPagesTotal,
                               static_cast<double>(evicted - told));
+    const uint64_t retracted = planner.retractions_total;
+    parts_.metrics->Increment(
+        Metric::kRetractionsTotal,
+        static_cast<double>(retracted - std::exchange(told_retractions_, retracted)));
     load.set_running_requests(planner.open);
     load.set_queued_requests(planner.queued);
     load.set_queued_tokens(planner.queued_tokens);

@@ -124,7 +124,8 @@ class PrefillService {
   bool draining_ = false;            // Loop thread.
   int64_t housekept_us_ = 0;         // Loop thread.
   DrainMetrics drain_metrics_;       // Loop thread.
-  uint64_t told_evicted_pages_ = 0;  // Loop thread.
+  uint64_t told_evicted_pages_ = 0;  // Loop thread, both.
+  uint64_t told_retractions_ = 0;
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;

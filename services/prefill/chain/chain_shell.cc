@@ -28,11 +28,11 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   wiring.security = options_.security;
   links::ChainWiring::Callbacks callbacks;
   callbacks.begin_own = [this](const links::Hello& hello) {
-    knows_cached_tokens_ =
-        std::all_of(hello.members.begin(), hello.members.end(), [this](const KvWriter& member) {
-          return member.instance == options_.place.self.instance ||
-                 options_.peers->ProtocolOf(member.instance) >= kCachedTokensVersion;
-        });
+    oldest_version_ = kProtocolVersion;
+    for (const KvWriter& member : hello.members) {
+      if (member.instance == options_.place.self.instance) continue;
+      oldest_version_ = std::min(oldest_version_, options_.peers->ProtocolOf(member.instance));
+    }
     stage_layers_.clear();
     for (const KvWriter& member : hello.members) {
       if (member.tensor_rank.rank == 0) stage_layers_.push_back(member.layers.size());
@@ -50,7 +50,8 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   callbacks.on_up = [this](uint64_t epoch, int page_count) {
     measured_[0] = options_.measured();
     Handle(ChainUp{epoch, options_.place.stages, page_count, stage_layers_, KnownCosts(),
-                   options_.place.ranks(), knows_cached_tokens_});
+                   options_.place.ranks(), oldest_version_ >= kCachedTokensVersion,
+                   oldest_version_ >= kGrowthVersion});
   };
   callbacks.on_down = [this](const absl::Status& reason) {
     options_.stage->EndEpoch(reason);
@@ -200,6 +201,10 @@ void ChainShell::Perform(const IssuePlan& action) {
     const auto call = calls_.find(open.attempt_id);
     BATON_CHECK(call != calls_.end()) << "attempt " << open.attempt_id << " is opened unasked";
     plan.opens[open.attempt_id] = call->second.prompt;
+    if (!open.drawn.empty()) {  // It was retracted, and its first wait is told.
+      plan.opens[open.attempt_id] = Resumed(*call->second.prompt, open.drawn);
+      continue;
+    }
     const int64_t now_us = NowUs();
     options_.metrics->Observe(Metric::kQueueSeconds,
                               static_cast<double>(now_us - call->second.begun_us) * 1e-6);

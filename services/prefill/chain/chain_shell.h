@@ -159,7 +159,7 @@ class ChainShell {
   std::string missing_costs_;               // As was said last.
   std::unique_ptr<ProfileKeeper> profile_;  // Null: --chunk-profile names none.
   // For the epoch that was tried last; by stage.
-  bool knows_cached_tokens_ = false;
+  uint32_t oldest_version_ = kOldestProtocolVersion;  // That a member speaks.
   std::vector<int> stage_layers_;
   std::vector<std::optional<KnownCost>> measured_;
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};

@@ -34,7 +34,7 @@ absl::StatusOr<Ticket> TicketFromProto(const v1::Ticket& proto, const PlanBounds
 
 // What a later stage knows of a request.
 absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
-                                                  const PlanBounds& bounds, int prompt_tokens,
+                                                  const PlanBounds& bounds, const PlanOpen& open,
                                                   const std::string& field) {
   BATON_ASSIGN_OR_RETURN(
       TokenSampler sampler,
@@ -46,9 +46,10 @@ absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
                         std::move(sampler),
                         tracing::ParseTraceContext(proto.traceparent(), proto.tracestate())};
   const bool wanted = bounds.embeds || context.LaterStagesNeedTokens();
-  const int expected = wanted ? prompt_tokens : 0;
+  const int expected = wanted ? open.prompt_tokens() : 0;
   BATON_RETURN_IF_ERROR(InRange(proto.prompt_token_ids_size(), expected, expected, ids));
-  return std::make_shared<const PromptContext>(std::move(context));
+  if (open.drawn.empty()) return std::make_shared<const PromptContext>(std::move(context));
+  return Resumed(context, open.drawn);
 }
 
 absl::StatusOr<PlanOpen> OpenFromProto(const v1::PlanOpen& proto, const PlanBounds& bounds,
@@ -63,6 +64,11 @@ absl::StatusOr<PlanOpen> OpenFromProto(const v1::PlanOpen& proto, const PlanBoun
   open.cached_tokens = proto.cached_tokens();
   BATON_RETURN_IF_ERROR(InRange(open.prompt_tokens(), 1, bounds.max_context_tokens,
                                 field + (open.ticket ? ".ticket" : "") + ".prompt_tokens"));
+  const std::string drawn = field + ".drawn_token_ids";
+  const int most_drawn = open.ticket ? 0 : bounds.max_context_tokens - open.prompt_tokens();
+  BATON_RETURN_IF_ERROR(InRange(proto.drawn_token_ids_size(), 0, most_drawn, drawn));
+  BATON_RETURN_IF_ERROR(CheckIds(proto.drawn_token_ids(), bounds, drawn));
+  open.drawn.assign(proto.drawn_token_ids().begin(), proto.drawn_token_ids().end());
   if (open.ticket && proto.pages_size() != open.ticket->prompt_pages) {
     return InvalidField(
         field + ".pages",
@@ -85,8 +91,17 @@ absl::StatusOr<PlanItem> ItemFromProto(const v1::PlanItem& proto, const PlanBoun
   BATON_RETURN_IF_ERROR(
       InRange(proto.token_count(), 1, bounds.max_plan_tokens, "plan.items.token_count"));
   BATON_RETURN_IF_ERROR(InRange(proto.token_id(), 0, bounds.vocab_size - 1, "plan.items.token_id"));
-  return PlanItem{proto.attempt_id(), proto.token_begin(), proto.token_count(),
-                  proto.final(),      proto.draws(),       proto.token_id()};
+  if (proto.has_new_page()) {
+    BATON_RETURN_IF_ERROR(
+        InRange(proto.new_page(), 0, bounds.page_count - 1, "plan.items.new_page"));
+  }
+  return PlanItem{proto.attempt_id(),
+                  proto.token_begin(),
+                  proto.token_count(),
+                  proto.final(),
+                  proto.draws(),
+                  proto.token_id(),
+                  proto.has_new_page() ? proto.new_page() : -1};
 }
 
 }  // namespace
@@ -132,6 +147,7 @@ v1::Plan ToProto(const PlanWithContexts& plan, bool embeds) {
     out.set_final(item.final);
     out.set_draws(item.draws);
     out.set_token_id(item.token);
+    if (item.new_page >= 0) out.set_new_page(item.new_page);
   }
   for (const PlanOpen& open : plan.plan.opens) {
     v1::PlanOpen& out = *proto.add_opens();
@@ -140,10 +156,12 @@ v1::Plan ToProto(const PlanWithContexts& plan, bool embeds) {
     out.set_prompt_tokens(open.decoded_prompt_tokens);
     out.set_cached_tokens(open.cached_tokens);
     out.mutable_pages()->Add(open.pages.begin(), open.pages.end());
+    out.mutable_drawn_token_ids()->Add(open.drawn.begin(), open.drawn.end());
     const PromptContext& context = *plan.opens.at(open.attempt_id);
     *out.mutable_sampling() = context.sampling;
     if (embeds || context.LaterStagesNeedTokens()) {
-      out.mutable_prompt_token_ids()->Add(context.tokens.begin(), context.tokens.end());
+      const auto drawn = static_cast<std::ptrdiff_t>(open.drawn.size());
+      out.mutable_prompt_token_ids()->Add(context.tokens.begin(), context.tokens.end() - drawn);
     }
     if (context.trace.valid()) {
       out.set_traceparent(tracing::Traceparent(context.trace));
@@ -172,7 +190,7 @@ absl::StatusOr<PlanWithContexts> FromProto(const v1::Plan& proto, const PlanBoun
     const std::string field = absl::StrCat("plan.opens[", i, "]");
     BATON_ASSIGN_OR_RETURN(PlanOpen open, OpenFromProto(proto.opens(i), bounds, field));
     BATON_ASSIGN_OR_RETURN(plan.opens[open.attempt_id],
-                           ContextFromProto(proto.opens(i), bounds, open.prompt_tokens(), field));
+                           ContextFromProto(proto.opens(i), bounds, open, field));
     plan.plan.opens.push_back(std::move(open));
   }
   plan.plan.aborts.assign(proto.aborts().begin(), proto.aborts().end());

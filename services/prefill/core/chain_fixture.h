@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <climits>
 #include <functional>
 #include <map>
 #include <memory>
@@ -36,6 +37,7 @@ struct ChainSettings {
   double send_error_chance = 0;
   double decoded_chance = 0;  // That a request has no ticket.
   bool caches = false;        // Prompts begin alike, some of them.
+  int reserved_decode_tokens = INT_MAX;
 };
 
 class Chain {
@@ -51,6 +53,7 @@ class Chain {
                   .max_queued_requests = 2000,
                   .max_context_tokens = settings.pages * kPageSize,
                   .decodes = true,
+                  .reserved_decode_tokens = settings.reserved_decode_tokens,
                   .caches = settings.caches}) {
     for (int i = 0; i < settings.stages; ++i) {
       stages_.push_back(
@@ -112,6 +115,7 @@ class Chain {
   int most_with_executor() const { return most_with_executor_; }
   int64_t cached_tokens() const { return cached_tokens_; }
   uint64_t evicted_pages() const { return planner_.load().evicted_pages_total; }
+  uint64_t retractions() const { return planner_.load().retractions_total; }
 
  private:
   // What a stage's shell holds: the users of its buffers and pages.
@@ -119,6 +123,7 @@ class Chain {
     std::map<uint64_t, uint64_t> inputs;       // Buffer -> plan in it.
     std::map<uint64_t, uint64_t> outputs;      // Buffer -> plan in it.
     std::map<uint64_t, int> computed;          // Attempt -> tokens whose KV is there, in order.
+    std::map<uint64_t, int> read;              // Attempt -> tokens before its first decode step.
     std::map<int, std::map<int, int32_t>> kv;  // Page -> token of each place in it.
     std::map<uint64_t, std::set<int>> sent;    // Attempt -> page indices sent.
     std::set<uint64_t> committed;
@@ -250,11 +255,23 @@ class Chain {
   }
 
   void ToStage(size_t i, const StageEvent& event) {
+    if (const auto* arrived = std::get_if<PlanArrived>(&event)) Open(i, arrived->plan);
     std::vector<StageAction> actions;
     stages_[i]->Handle(event, now_us_, actions);
     ASSERT_TRUE(stages_[i]->CheckInvariants().ok()) << stages_[i]->CheckInvariants();
     for (const StageAction& action : actions) {
       std::visit([&](const auto& a) { Handle(i, a); }, action);
+    }
+  }
+
+  // What has been told of a text when its request begins again is read again.
+  void Open(size_t i, const Plan& plan) {
+    for (const PlanOpen& open : plan.opens) {
+      if (!open.drawn.empty()) {
+        EXPECT_EQ(open.drawn, texts_.at(open.attempt_id));
+      }
+      shells_[i].read[open.attempt_id] = open.read_tokens();
+      shells_[i].computed[open.attempt_id] = open.cached_tokens;
     }
   }
 
@@ -275,10 +292,8 @@ class Chain {
     most_with_executor_ = std::max(most_with_executor_, shell.with_executor);
     ComputeFinished finished{run.epoch, run.number, absl::OkStatus(), 1, {}, {}};
     for (const RunCompute::Item& item : run.items) {
-      const auto [of_attempt, is_first] =
-          shell.computed.try_emplace(item.item.attempt_id, item.item.token_begin);
-      int& computed = of_attempt->second;
-      EXPECT_TRUE(!is_first || settings_.caches || computed == 0);
+      int& computed = shell.computed.at(item.item.attempt_id);
+      EXPECT_TRUE(settings_.caches || computed > 0 || item.item.token_begin == 0);
       CheckPrefix(shell, item);
       EXPECT_EQ(computed, item.item.token_begin);
       computed += item.item.token_count;
@@ -288,7 +303,8 @@ class Chain {
         EXPECT_EQ(shell.reading[item.pages[p]], 0) << "a page that is being sent is overwritten";
       }
       const int fed = item.item.token_begin;
-      const bool decodes = item.item.token_begin >= prompts_[item.item.attempt_id];
+      const bool decodes = item.item.token_begin >= shell.read.at(item.item.attempt_id);
+      EXPECT_EQ(item.decodes, decodes);
       EXPECT_EQ(item.generated, std::max(computed - prompts_[item.item.attempt_id], 0));
       if (decodes) {
         EXPECT_EQ(item.item.token, NextToken(item.item.attempt_id, fed - 1));
@@ -298,7 +314,8 @@ class Chain {
         finished.drawn.emplace_back(
             SampledToken{NextToken(item.item.attempt_id, computed - 1), 0, {}});
       }
-      if (!decodes) TellPrompt(item.item, finished);
+      const bool read_first = shell.read.at(item.item.attempt_id) == prompts_[item.item.attempt_id];
+      if (!decodes && read_first) TellPrompt(item.item, finished);
     }
     // One after another, in the order in which they came.
     const int64_t takes_us = random_.Between(1, 100);

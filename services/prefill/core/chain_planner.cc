@@ -43,6 +43,8 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   // Every stage was quiet when it accepted the epoch, so all pages of the older one are free.
   pool.emplace(event.page_count);
   if (limits.caches && event.knows_cached_tokens) tree.emplace(limits.page_size);
+  grows = event.knows_growth;
+  rows_in_want = 0;
   issued = 0;
   done.assign(static_cast<size_t>(event.stages), 0);
   tallies.assign(static_cast<size_t>(event.stages), RankTally(event.ranks));
@@ -90,10 +92,10 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
         "prompt_token_ids",
         absl::StrCat(event.prompt_tokens, " tokens, expected 1 to ", limits.max_context_tokens));
   }
-  int pages = PagesFor(event.prompt_tokens);
+  const Request request = RequestOf(event);
+  const int pages = PagesFor(request.kv_tokens());
   if (!event.ticket.has_value()) {
     BATON_RETURN_IF_ERROR(CheckDecoded(event));
-    pages = PagesFor(event.prompt_tokens + TokenLimitOf(event));
   } else if (event.ticket->prompt_tokens != event.prompt_tokens ||
              event.ticket->prompt_pages != pages) {
     return InvalidField("ticket",
@@ -101,11 +103,12 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
                                      event.ticket->prompt_pages, " pages, the prompt has ",
                                      event.prompt_tokens, " tokens in ", pages, " pages"));
   }
+  // Also one that decodes may need so many in the end, and nothing would make room for it then.
   if (pages > pool->page_count()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the prompt needs ", pages, " pages, the prefill chain has ", pool->page_count()));
   }
-  const bool admissible = queue.empty() && HasRoomFor(pages);
+  const bool admissible = queue.empty() && HasRoomFor(PagesFor(AdmissionTokens(request)));
   if (!admissible && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
     Covered<"planner: the queue is full">();
     return Overloaded(absl::ResourceExhaustedError(absl::StrCat(
@@ -115,16 +118,10 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
   return absl::OkStatus();
 }
 
-void ChainPlanner::State::On(const StartRequested& event, int64_t now_us) {
-  absl::Status status = requests.contains(event.attempt_id) ? absl::OkStatus() : RefuseToBegin();
-  if (status.ok()) status = CheckStart(event);
-  if (!status.ok()) {
-    Emit(FinishRequest{event.attempt_id, std::move(status), {}});
-    return;
-  }
-  Request& request = requests[event.attempt_id];
+ChainPlanner::State::Request ChainPlanner::State::RequestOf(const StartRequested& event) const {
+  Request request;
   request.ticket = event.ticket;
-  request.prompt_tokens = event.prompt_tokens;
+  request.prompt_tokens = request.read_tokens = event.prompt_tokens;
   request.deadline_us = event.deadline_us;
   request.prompt_logprobs = event.prompt_logprobs;
   request.stop = event.stop;
@@ -133,7 +130,19 @@ void ChainPlanner::State::On(const StartRequested& event, int64_t now_us) {
     request.tokens = event.tokens;
     request.cache_salt = event.cache_salt;
   }
+  return request;
+}
+
+void ChainPlanner::State::On(const StartRequested& event, int64_t now_us) {
+  absl::Status status = requests.contains(event.attempt_id) ? absl::OkStatus() : RefuseToBegin();
+  if (status.ok()) status = CheckStart(event);
+  if (!status.ok()) {
+    Emit(FinishRequest{event.attempt_id, std::move(status), {}});
+    return;
+  }
+  Request& request = requests[event.attempt_id] = RequestOf(event);
   request.arrived_us = now_us;
+  request.order = ++arrived;
   Enqueue(event.attempt_id);
   deadlines.emplace(event.deadline_us, event.attempt_id);
 }
@@ -265,7 +274,7 @@ void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status) {
     return;
   }
   Covered<"planner: an open request is aborted">();
-  aborts_due.push_back(attempt_id);
+  if (!request->retracting) aborts_due.push_back(attempt_id);
 }
 
 void ChainPlanner::State::ExpireDeadlines(int64_t now_us) {
@@ -288,6 +297,7 @@ void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
     return;
   }
   if (DoneEverywhere() < request.last_plan) return;
+  if (request.retracting && !request.finished) return Requeue(attempt_id);
   if (!request.finished) Finish(attempt_id, request, request.CheckPromptTokens());
   ReleasePages(request);
   std::erase(open, attempt_id);
@@ -314,7 +324,8 @@ void ChainPlanner::State::IssuePlans(int64_t now_us) {
 ChainPlanner::ChainPlanner(const PlannerLimits& limits) : state_(std::make_unique<State>(limits)) {
   BATON_CHECK(limits.page_size > 0 && limits.max_context_tokens > 0 && limits.plan_window > 0 &&
               limits.stage0_lead > 0 && limits.max_open_requests > 0 &&
-              limits.max_queued_requests >= 0 && limits.plan_grace_us > 0)
+              limits.max_queued_requests >= 0 && limits.plan_grace_us > 0 &&
+              limits.reserved_decode_tokens > 0)
       << "planner limits";
   BATON_CHECK(limits.chunk_tokens >= limits.page_size) << "chunk_tokens " << limits.chunk_tokens;
 }
@@ -371,6 +382,7 @@ PlannerLoad ChainPlanner::load() const {
     load.cached_pages = state_->tree->pages();
   }
   load.evicted_pages_total = state_->evicted_pages_total;
+  load.retractions_total = state_->retractions_total;
   load.plans_in_flight = static_cast<int>(state_->plans.size());
   for (const uint64_t attempt_id : state_->open) {
     const State::Request& request = state_->requests.at(attempt_id);

@@ -10,9 +10,10 @@
 // rows of one token, for requests whose last token is known, and has its chunks beside them. The
 // request ends when stage 0 has seen its last token, and the next plan closes it on every stage.
 //
-// A prompt is admitted when the pages for all of it, and for what the chain will decode, are free,
-// so that an open one never waits for pages. The oldest waiting one is overtaken only by prompts
-// that leave pages and a place for it.
+// A prompt is admitted when the pages for all of it are free, and for the first tokens that the
+// chain will decode (reserved_decode_tokens). One that decodes takes further pages as it grows, and
+// when none is left the youngest gives way (planner_growth.cc). The oldest waiting one is overtaken
+// only by prompts that leave pages and a place for it.
 //
 // KV outlives its request (planner_cache.cc): a prompt that begins with pages that are cached has
 // them from the beginning, and its chunks begin behind them.
@@ -94,7 +95,9 @@ struct PlannerLimits {
   // but a page at least; while costs are not known, two. 0: it has as many as without them.
   int64_t target_itl_us = 0;
   bool decodes = false;  // Requests may come without a ticket.
-  bool caches = false;   // KV of finished requests is kept for prompts that begin alike.
+  // How many of a request's new tokens have pages from the beginning. >= 1.
+  int reserved_decode_tokens = INT_MAX;
+  bool caches = false;  // KV of finished requests is kept for prompts that begin alike.
 };
 
 // How plans are cut by them: whole prompts are still bounded by the longest, as buffers are.
@@ -110,6 +113,7 @@ struct ChainUp {  // Every stage is linked and ready under `epoch`.
   std::vector<KnownCost> known_costs;
   int ranks = 1;  // Processes of each stage: it is done with what all of them are done with.
   bool knows_cached_tokens = true;  // All of them; nothing is cached in this epoch if not.
+  bool knows_growth = true;         // All of them; if not, pages for a whole text are reserved.
 };
 struct ChainDown {  // A link broke or a member left: everything in the chain ends with `reason`.
   absl::Status reason;  // Carries leg "prefill" and the instance.
@@ -228,7 +232,8 @@ struct PlannerLoad {
   int free_pages = 0;                // Those that the cache would give up are free,
   int owned_pages = 0;               // and not owned.
   int cached_pages = 0;              // All of the cache, also what open requests use.
-  uint64_t evicted_pages_total = 0;  // By the cache, for pages that a prompt lacked.
+  uint64_t evicted_pages_total = 0;  // By the cache, for pages that a request lacked.
+  uint64_t retractions_total = 0;    // Requests that gave way to older ones' growth.
   int plans_in_flight = 0;
   std::vector<PromptProgress> prompts;  // At most max_open_requests.
 };

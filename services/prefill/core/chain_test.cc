@@ -113,6 +113,29 @@ TEST(ChainTest, SharesPrefixesAndReadsItsOwnTokens) {
   EXPECT_GT(evicted_pages, 500u);
 }
 
+// Texts are the same whether or not their requests gave way in between.
+TEST(ChainTest, GrowsAndRetracts) {
+  uint64_t retractions = 0;
+  for (uint64_t seed = 6000; seed < 6200 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    ChainSettings settings = Draw(random);
+    settings.pages = static_cast<int>(random.Between(6, 20));
+    settings.caches = random.Chance(0.5);
+    settings.reserved_decode_tokens = static_cast<int>(random.Between(1, 8));
+    settings.decoded_chance = random.Chance(0.5) ? 1 : 0.6;
+    settings.abort_chance = random.Chance(0.3) ? 0.3 : 0;
+    settings.send_error_chance = random.Chance(0.2) ? 0.02 : 0;
+    Chain chain(random.Next(), settings);
+    chain.Run();
+    chain.ExpectAtRest();
+    retractions += chain.retractions();
+    if (settings.abort_chance > 0 || settings.send_error_chance > 0) continue;
+    EXPECT_EQ(chain.succeeded(), static_cast<size_t>(settings.requests));
+  }
+  EXPECT_GT(retractions, 200u);
+}
+
 // Aborts a thousand requests at once: waiting, computed, being sent. A dozen others are answered.
 TEST(ChainTest, AStormOfAbortsLeavesNoStageBehind) {
   for (uint64_t seed = 2000; seed < 2008 && !testing::Test::HasFailure(); ++seed) {

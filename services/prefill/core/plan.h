@@ -20,25 +20,31 @@ struct PlanOpen {
   uint64_t attempt_id = 0;
   // Where the prompt's KV goes. Without one the chain decodes the request, and sends no KV.
   std::optional<Ticket> ticket;
-  // The chain's, for the whole prompt and what the chain decodes; the same ids on every stage.
+  // The chain's, for the whole prompt and the first tokens that the chain decodes; the same ids on
+  // every stage.
   std::vector<int> pages;
   int decoded_prompt_tokens = 0;  // Without a ticket, which says them.
-  // Tokens of the prompt whose KV is in the first pages already: whole pages, and not all.
+  // The first tokens to read whose KV is in the first pages already: whole pages, and not all.
   int cached_tokens = 0;
+  // What the chain had drawn of a request that was retracted. It is read again behind the prompt.
+  std::vector<int32_t> drawn = {};
 
   int prompt_tokens() const { return ticket ? ticket->prompt_tokens : decoded_prompt_tokens; }
+  // In chunks, before the first decode step.
+  int read_tokens() const { return prompt_tokens() + static_cast<int>(drawn.size()); }
 };
 
-// A row of a plan: tokens [token_begin, token_begin + token_count) of one request. Of a prompt they
-// are a chunk, which begins on a page, so that it covers whole pages but for the end of the prompt.
-// Behind the prompt it is one token, that the chain has drawn: a decode step.
+// A row of a plan: tokens [token_begin, token_begin + token_count) of one request. Of what is read
+// they are a chunk, which begins on a page, so that it covers whole pages but for the end. Behind
+// that it is one token, that the chain has drawn: a decode step.
 struct PlanItem {
   uint64_t attempt_id = 0;
   int token_begin = 0;
   int token_count = 0;
   bool final = false;  // The prompt ends here, and with it the stages' work; only with a ticket.
   bool draws = false;  // Without a ticket: the next token is drawn, and the chain decodes it.
-  int32_t token = 0;   // Behind the prompt: the one to feed.
+  int32_t token = 0;   // A decode step's: the one to feed.
+  int new_page = -1;   // A decode step's: the request has this page, too, from now on. -1: none.
 };
 
 struct Plan {

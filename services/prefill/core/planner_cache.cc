@@ -5,7 +5,8 @@
 // together share. What the chain has decoded follows when the request is over. An open request pins
 // its prefix. A page of the pool that is not free belongs to a request or to the tree.
 //
-// A prompt is computed from its first token that is not cached, its last one at least. One whose
+// A prompt is computed from its first token that is not cached, its last one at least. A request
+// that was retracted finds what it had computed in the same way. One whose
 // tokens' log-probabilities are wanted is computed whole. The cache ends with the epoch.
 #include <optional>
 #include <span>
@@ -26,9 +27,10 @@ int ChainPlanner::State::AvailablePages() const {
 }
 
 PageTree::Match ChainPlanner::State::MatchOf(const Request& request) const {
-  if (request.tokens == nullptr || request.prompt_logprobs) return {};
+  const bool computes_all = request.prompt_logprobs && request.text.empty();
+  if (request.tokens == nullptr || computes_all) return {};
   return tree->Find(request.cache_salt, *request.tokens,
-                    (request.prompt_tokens - 1) / limits.page_size);
+                    (request.read_tokens - 1) / limits.page_size);
 }
 
 // Whether what it finds in the cache makes room for it. Looks at the whole prompt, but not where
@@ -36,7 +38,8 @@ PageTree::Match ChainPlanner::State::MatchOf(const Request& request) const {
 bool ChainPlanner::State::FitsWithItsMatch(uint64_t attempt_id) const {
   if (!tree.has_value() || PagesOf(attempt_id) > pool->free_pages() + tree->pages()) return false;
   const PageTree::Match match = MatchOf(requests.at(attempt_id));
-  if (match.node == 0 || static_cast<int>(open.size()) >= limits.max_open_requests) return false;
+  const bool place = static_cast<int>(open.size()) < limits.max_open_requests;
+  if (match.node == 0 || rows_in_want > 0 || !place) return false;
   const int needed = PagesOf(attempt_id) - static_cast<int>(match.pages.size());
   return needed <= AvailablePages() - tree->EvictablePagesOf(match.node);
 }
@@ -57,16 +60,21 @@ void ChainPlanner::State::AllocatePages(uint64_t attempt_id) {
   request.pages = std::move(request.match.pages);
   request.tree_pages = static_cast<int>(request.pages.size());
   request.computed_tokens = request.planned_tokens;
-  const int missing = PagesOf(attempt_id) - request.tree_pages;
+  if (tree.has_value()) tree->Pin(request.prefix);
+  const std::vector<int> own = TakePages(PagesOf(attempt_id) - request.tree_pages);
+  request.pages.insert(request.pages.end(), own.begin(), own.end());
+}
+
+std::vector<int> ChainPlanner::State::TakePages(int count) {
   if (tree.has_value()) {
-    tree->Pin(request.prefix);
-    const std::vector<int> evicted = tree->Evict(missing - pool->free_pages());
+    const std::vector<int> evicted = tree->Evict(count - pool->free_pages());
     evicted_pages_total += evicted.size();
     pool->Free(evicted);
   }
-  std::optional<std::vector<int>> pages = pool->Allocate(missing);
-  BATON_CHECK(pages.has_value()) << "attempt " << attempt_id << " is admitted without pages";
-  request.pages.insert(request.pages.end(), pages->begin(), pages->end());
+  std::optional<std::vector<int>> pages = pool->Allocate(count);
+  BATON_CHECK(pages.has_value()) << count << " pages are taken, " << AvailablePages()
+                                 << " are available";
+  return *std::move(pages);
 }
 
 // Moves its pages that hold only `tokens`, from its first ones on, into the tree.
@@ -94,9 +102,10 @@ void ChainPlanner::State::KeepPlanned(Request& request) {
 
 // What was planned has been computed. The cache takes what it can use, and the rest is free.
 void ChainPlanner::State::ReleasePages(Request& request) {
-  if (request.tokens != nullptr && request.planned_tokens > request.prompt_tokens) {
+  if (request.tokens != nullptr && request.planned_tokens > request.read_tokens) {
     std::vector<int32_t> tokens = *request.tokens;
-    tokens.insert(tokens.end(), request.text.begin(), request.text.end());
+    const int read = request.read_tokens - request.prompt_tokens;
+    tokens.insert(tokens.end(), request.text.begin() + read, request.text.end());
     KeepPages(request, std::span(tokens).first(static_cast<size_t>(request.planned_tokens)));
   }
   pool->Free(std::span(request.pages).subspan(static_cast<size_t>(request.tree_pages)));

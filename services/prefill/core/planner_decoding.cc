@@ -45,15 +45,20 @@ void ChainPlanner::State::AddRows(Plan& plan) {
   const auto decoding = static_cast<size_t>(std::count_if(
       open.begin(), open.end(), [this](uint64_t id) { return requests.at(id).decoding(); }));
   const size_t most = (decoding + done.size() - 1) / done.size();
-  while (!ready.empty() && plan.items.size() < most) {
-    const uint64_t attempt_id = ready.front();
-    ready.pop_front();
+  for (auto next = ready.begin(); next != ready.end() && plan.items.size() < most;) {
+    const uint64_t attempt_id = *next;
     Request& request = requests.at(attempt_id);
+    if (!HasPageForRow(request)) {
+      ++next;
+      continue;
+    }
+    next = ready.erase(next);
     plan.items.push_back({.attempt_id = attempt_id,
                           .token_begin = request.planned_tokens,
                           .token_count = 1,
                           .draws = true,
-                          .token = request.text.back()});
+                          .token = request.text.back(),
+                          .new_page = std::exchange(request.new_page, -1)});
     row_work.Add(request.planned_tokens, 1);
     ++request.planned_tokens;
     request.last_plan = plan.number;
@@ -124,12 +129,13 @@ void ChainPlanner::State::TakeToken(uint64_t attempt_id, Request& request,
   request.text.push_back(token.token);
   Emit(DeliverToken{attempt_id, token});
   if (!stops && request.drawn() < request.token_limit) {
-    ready.push_back(attempt_id);
+    if (!request.retracting) ready.push_back(attempt_id);
     return;
   }
   Finish(attempt_id, request, absl::OkStatus(),
          stops ? FinishReason::kStop : FinishReason::kLength);
-  aborts_due.push_back(attempt_id);  // The stages have nothing to do for it, and are told so.
+  // The stages have nothing to do for it, and are told so.
+  if (!request.retracting) aborts_due.push_back(attempt_id);
 }
 
 }  // namespace baton::prefill

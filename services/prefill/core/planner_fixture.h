@@ -72,6 +72,50 @@ class PlannerTest : public testing::Test {
   std::vector<FinishRequest> finished_;
 };
 
+// For requests without a ticket, which the chain decodes.
+class DecodingTest : public PlannerTest {
+ protected:
+  static constexpr int32_t kEos = 2;
+
+  static PlannerLimits Decoding() {
+    PlannerLimits limits = Limits();
+    limits.decodes = true;
+    limits.vocab_size = 100;
+    return limits;
+  }
+  explicit DecodingTest(const PlannerLimits& limits = Decoding()) : PlannerTest(limits) {}
+
+  void Generate(uint64_t attempt, int tokens, int max_tokens, bool prompt_logprobs = false) {
+    StartRequested start{attempt, tokens};
+    start.stop = {.max_tokens = max_tokens, .eos_ids = {kEos}};
+    start.prompt_logprobs = prompt_logprobs;
+    Send(start);
+  }
+  // The last plan's items that draw give `token`.
+  void Drawn(int stage, const Plan& plan, int32_t token) {
+    PlanDone done{plan.number, 10, 1, {}, {}};
+    for (const PlanItem& item : plan.items) {
+      if (item.draws) done.drawn.push_back({item.attempt_id, SampledToken{token, -1, {}}});
+    }
+    Send(StagePlanDone{stage, kEpoch, done});
+  }
+  template <typename T>
+  std::vector<T> All() const {
+    std::vector<T> found;
+    for (const PlannerAction& action : actions_) {
+      if (const auto* match = std::get_if<T>(&action)) found.push_back(*match);
+    }
+    return found;
+  }
+  static std::vector<uint64_t> Rows(const Plan& plan) {
+    std::vector<uint64_t> rows;
+    for (const PlanItem& item : plan.items) {
+      if (item.token_count == 1 && item.draws) rows.push_back(item.attempt_id);
+    }
+    return rows;
+  }
+};
+
 }  // namespace baton::prefill
 
 #endif  // SERVICES_PREFILL_CORE_PLANNER_FIXTURE_H_

@@ -13,19 +13,21 @@ absl::Status ChainPlanner::State::CheckPages() const {
   std::vector<bool> seen(static_cast<size_t>(pool->page_count()), false);
   int owned = 0;
   for (const auto& [attempt_id, request] : requests) {
-    const int expected = request.open ? PagesOf(attempt_id) : 0;
-    if (static_cast<int>(request.pages.size()) != expected) {
-      return absl::InternalError(absl::StrCat("I1: attempt ", attempt_id, " owns ",
-                                              request.pages.size(), " pages, not ", expected));
+    const int pages = static_cast<int>(request.pages.size());
+    const int least = request.open ? PagesFor(request.planned_tokens) : 0;
+    const int most = request.open ? PagesFor(request.kv_tokens()) : 0;
+    if (pages < least || pages > most) {
+      return absl::InternalError(absl::StrCat("I1: attempt ", attempt_id, " owns ", pages,
+                                              " pages, not ", least, " to ", most));
     }
-    for (int i = request.tree_pages; i < expected; ++i) {
+    for (int i = request.tree_pages; i < pages; ++i) {
       const int page = request.pages[static_cast<size_t>(i)];
       if (seen[static_cast<size_t>(page)]) {
         return absl::InternalError(absl::StrCat("I1: page ", page, " has two owners"));
       }
       seen[static_cast<size_t>(page)] = true;
     }
-    owned += expected == 0 ? 0 : expected - request.tree_pages;
+    owned += pages - request.tree_pages;
   }
   if (tree.has_value()) {
     BATON_RETURN_IF_ERROR(tree->CheckInvariants());
@@ -58,7 +60,7 @@ absl::Status ChainPlanner::CheckInvariants() const {
   for (const auto& [attempt_id, request] : state.requests) {
     unfinished += request.finished ? 0 : 1;
     open += request.open ? 1 : 0;
-    if (request.finished && !request.open) {
+    if (request.ending() && !request.open) {
       return absl::InternalError(
           absl::StrCat("I2: attempt ", attempt_id, " ended and still waits"));
     }
@@ -68,7 +70,7 @@ absl::Status ChainPlanner::CheckInvariants() const {
   }
   for (const uint64_t attempt_id : state.ready) {
     const State::Request& request = state.requests.at(attempt_id);
-    if (request.decoding() &&
+    if (request.decoding() && !request.retracting &&
         request.planned_tokens == request.prompt_tokens + request.drawn() - 1) {
       continue;
     }

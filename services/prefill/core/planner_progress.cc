@@ -75,7 +75,7 @@ void ChainPlanner::State::CheckClosings(int64_t now_us) {
   for (const uint64_t attempt_id : open) {
     Request& request = requests.at(attempt_id);
     const bool over =
-        request.finished && ToldInFull(request) && DoneEverywhere() >= request.last_plan;
+        request.ending() && ToldInFull(request) && DoneEverywhere() >= request.last_plan;
     if (over && request.over_us == kNeverUs) request.over_us = now_us;
     if (chain_failed || CloseDueUs(request) > now_us) continue;
     const auto late = std::find(request.closed.begin(), request.closed.end(), false);

@@ -12,20 +12,23 @@
 namespace baton::prefill {
 
 void ChainPlanner::State::Enqueue(uint64_t attempt_id) {
-  Request& request = requests.at(attempt_id);
-  request.order = ++arrived;
-  queue.push_back(attempt_id);
-  waiting_by_size.emplace(request.prompt_tokens, request.order, attempt_id);
+  const Request& request = requests.at(attempt_id);
+  const auto younger = std::find_if(queue.begin(), queue.end(), [&](uint64_t other) {
+    return requests.at(other).order > request.order;
+  });
+  queue.insert(younger, attempt_id);
+  waiting_by_size.emplace(request.read_tokens, request.order, attempt_id);
 }
 
 void ChainPlanner::State::Dequeue(uint64_t attempt_id) {
   const Request& request = requests.at(attempt_id);
   queue.erase(std::find(queue.begin(), queue.end(), attempt_id));
-  waiting_by_size.erase({request.prompt_tokens, request.order, attempt_id});
+  waiting_by_size.erase({request.read_tokens, request.order, attempt_id});
 }
 
 bool ChainPlanner::State::HasRoomFor(int pages) const {
-  return pages <= AvailablePages() && static_cast<int>(open.size()) < limits.max_open_requests;
+  return rows_in_want == 0 && pages <= AvailablePages() &&
+         static_cast<int>(open.size()) < limits.max_open_requests;
 }
 
 bool ChainPlanner::State::MayAdmitOldest() const {
@@ -41,7 +44,7 @@ bool ChainPlanner::State::MayOvertake(uint64_t attempt_id) const {
   if (attempt_id == queue.front()) return MayAdmitOldest();
   const int oldest = PagesOf(queue.front());
   const int pages = PagesOf(attempt_id);
-  return pages + oldest <= AvailablePages() &&
+  return rows_in_want == 0 && pages + oldest <= AvailablePages() &&
          static_cast<int>(open.size()) + 1 < limits.max_open_requests;
 }
 
@@ -57,12 +60,14 @@ void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us)
   request.open = true;
   AllocatePages(attempt_id);
   request.closed.assign(done.size() * static_cast<size_t>(ranks), false);
-  request.first_plan_us = now_us;
-  request.outcome.queue_us = now_us - request.arrived_us;
-  request.outcome.cached_tokens = request.planned_tokens;
+  if (request.text.empty()) {
+    request.first_plan_us = now_us;
+    request.outcome.queue_us = now_us - request.arrived_us;
+    request.outcome.cached_tokens = request.planned_tokens;
+  }
   plan.opens.push_back({attempt_id, request.ticket, request.pages,
                         request.ticket.has_value() ? 0 : request.prompt_tokens,
-                        request.planned_tokens});
+                        request.planned_tokens, request.text});
 }
 
 absl::Status ChainPlanner::State::CheckQueue() const {

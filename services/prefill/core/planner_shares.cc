@@ -174,6 +174,7 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
   Plan plan;
   plan.epoch = epoch;
   plan.number = issued + 1;
+  GrowRows();  // Those that give way to it end in this plan.
   for (const uint64_t attempt_id : std::exchange(aborts_due, {})) {
     Request& request = requests.at(attempt_id);
     request.abort_issued = true;
@@ -209,6 +210,7 @@ ChainPlanner::State::IssuedPlan ChainPlanner::State::RecordOf(const Plan& plan) 
     Request& request = requests.at(item.attempt_id);
     if (request.decoding()) continue;
     record.has_chunks = true;
+    if (!request.text.empty()) continue;  // PromptDone has told how its prompt was computed.
     record.chunks.emplace_back(item.attempt_id, request.outcome.chunks.size());
     request.outcome.chunks.push_back(
         {item.token_begin, item.token_count, std::vector<PlanDone>(done.size())});

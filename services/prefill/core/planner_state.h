@@ -82,8 +82,11 @@ struct ChainPlanner::State {
 
     bool open = false;          // In the chain: its PlanOpen is out and it owns `pages`.
     bool finished = false;      // FinishRequest is out; stays until the stages have closed it.
+    bool retracting = false;    // Gives its pages back, and waits again when it is closed.
     bool abort_issued = false;  // In a plan.
     std::vector<int> pages;
+    int new_page = -1;         // The last of these, if no plan has told it yet.
+    int read_tokens = 0;       // The prompt, and what was drawn before it was retracted.
     int planned_tokens = 0;    // The cached ones among them.
     int computed_tokens = 0;   // By the last stage.
     int given_tokens = 0;      // In the plan that is being built.
@@ -96,7 +99,7 @@ struct ChainPlanner::State {
     std::vector<int32_t> text;  // What was drawn.
 
     // The prefix cache.
-    std::shared_ptr<const std::vector<int32_t>> tokens;  // Null: it has no part in it.
+    std::shared_ptr<const std::vector<int32_t>> tokens;  // That it reads. Null: it has no part.
     std::string cache_salt;
     PageTree::Match match;      // While it waits: what it would have, not pinned.
     PageTree::Node prefix = 0;  // Its last page that is in the tree.
@@ -108,14 +111,16 @@ struct ChainPlanner::State {
 
     // Once every stage is done with it.
     absl::Status CheckPromptTokens() const;
-    // The prompt's that are in no plan, nor in the one that is being built.
+    // To read, that are in no plan, nor in the one that is being built.
     int tokens_left() const {
-      return finished ? 0 : std::max(prompt_tokens - planned_tokens - given_tokens, 0);
+      return ending() ? 0 : std::max(read_tokens - planned_tokens - given_tokens, 0);
     }
-    bool fully_planned() const { return planned_tokens >= prompt_tokens; }
+    bool fully_planned() const { return planned_tokens >= read_tokens; }
     int drawn() const { return static_cast<int>(text.size()); }
-    bool decoding() const { return !text.empty() && !finished; }
+    bool decoding() const { return prompt_tokens + drawn() > read_tokens && !finished; }
     int kv_tokens() const { return prompt_tokens + token_limit; }
+    // The next plan closes it on every stage, or an earlier one has.
+    bool ending() const { return finished || retracting; }
   };
 
   // A plan that some stage isn't done with, and the chunks that its timings belong to.
@@ -147,6 +152,7 @@ struct ChainPlanner::State {
   Request* FindUnfinished(uint64_t attempt_id);  // nullptr: none, or it is finished.
   void CheckPlace(int stage, int rank) const;
   void TakePromptTokens(const PromptTokens& told);
+  Request RequestOf(const StartRequested& event) const;
   absl::Status CheckStart(const StartRequested& event) const;
   void Fail(uint64_t attempt_id, absl::Status status);
   void ExpireDeadlines(int64_t now_us);
@@ -178,7 +184,8 @@ struct ChainPlanner::State {
 
   // planner_cache.cc
   void On(const FlushCache& event, int64_t now_us);
-  int AvailablePages() const;  // Free, or given up by the cache.
+  int AvailablePages() const;             // Free, or given up by the cache.
+  std::vector<int> TakePages(int count);  // So many must be available.
   bool FitsWithItsMatch(uint64_t attempt_id) const;
   PageTree::Match MatchOf(const Request& request) const;
   void TakeMatch(uint64_t attempt_id);
@@ -195,6 +202,15 @@ struct ChainPlanner::State {
   int BoundByItl(int prefix_length, int tokens) const;
   void TakeDrawn(const std::vector<uint64_t>& draws, const PlanDone& plan_done);
   void TakeToken(uint64_t attempt_id, Request& request, const SampledToken& token);
+
+  // planner_growth.cc
+  int AdmissionTokens(const Request& request) const;
+  bool HasPageForRow(const Request& request) const;
+  void GrowRows();
+  void MakeRoomForRows();
+  int PagesToReturn(const Request& request) const;
+  void Retract(uint64_t attempt_id);
+  void Requeue(uint64_t attempt_id);
 
   // planner_shares.cc
   Plan BuildPlan(int64_t now_us);
@@ -225,7 +241,10 @@ struct ChainPlanner::State {
   }
 
   int PagesFor(int tokens) const { return (tokens + limits.page_size - 1) / limits.page_size; }
-  int PagesOf(uint64_t attempt_id) const { return PagesFor(requests.at(attempt_id).kv_tokens()); }
+  // That it takes when it is admitted.
+  int PagesOf(uint64_t attempt_id) const {
+    return PagesFor(AdmissionTokens(requests.at(attempt_id)));
+  }
   uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
   absl::Status CheckPages() const;
 
@@ -251,6 +270,9 @@ struct ChainPlanner::State {
   std::optional<BlockPool> pool;
   std::optional<PageTree> tree;  // Its pages are owned in the pool.
   uint64_t evicted_pages_total = 0;
+  bool grows = false;    // Every stage of the chain knows PlanItem.new_page.
+  int rows_in_want = 0;  // Decoding requests without a page for their next token.
+  uint64_t retractions_total = 0;
   uint64_t issued = 0;             // Number of the last plan.
   std::vector<uint64_t> done;      // By stage: number of the last plan that it is done with.
   std::vector<RankTally> tallies;  // By stage.

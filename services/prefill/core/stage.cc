@@ -64,16 +64,17 @@ void Stage::State::Break(absl::Status status) {
 // the prompt the token that was drawn last.
 bool Stage::State::Fits(const PlanItem& item, const Request& request) const {
   const int end = item.token_begin + item.token_count;
-  const bool in_pages =
-      static_cast<size_t>(end) <= request.pages.size() * static_cast<size_t>(options.page_size);
+  const size_t pages = request.pages.size() + (item.new_page >= 0 ? 1 : 0);
+  const bool in_pages = static_cast<size_t>(end) <= pages * static_cast<size_t>(options.page_size);
   if (item.token_begin != request.planned_tokens || item.token_count < 1 || !in_pages) return false;
   const bool decodes = !request.ticket.has_value();
-  if (decodes && item.token_begin >= request.prompt_tokens) {
+  if (decodes && item.token_begin >= request.read_tokens) {
     return item.token_count == 1 && item.draws && !item.final;
   }
-  const bool ends = end == request.prompt_tokens;
-  return end <= request.prompt_tokens && item.token_begin % options.page_size == 0 &&
-         item.final == (ends && !decodes) && item.draws == (ends && decodes);
+  const bool ends = end == request.read_tokens;
+  return end <= request.read_tokens && item.new_page < 0 &&
+         item.token_begin % options.page_size == 0 && item.final == (ends && !decodes) &&
+         item.draws == (ends && decodes);
 }
 
 absl::Status Stage::State::CheckItem(const Plan& plan, const PlanItem& item) const {
@@ -98,17 +99,17 @@ absl::Status Stage::State::CheckItem(const Plan& plan, const PlanItem& item) con
   return absl::FailedPreconditionError(absl::StrCat(
       "plan ", plan.number, " has tokens [", item.token_begin, ", ",
       item.token_begin + item.token_count, ") of attempt ", item.attempt_id, " after ",
-      named.planned_tokens, " of ", named.prompt_tokens, " in ", named.pages.size(), " pages"));
+      named.planned_tokens, " of ", named.read_tokens, " in ", named.pages.size(), " pages"));
 }
 
 absl::Status Stage::State::CheckOpen(const Plan& plan, const PlanOpen& open) const {
   const int cached = open.cached_tokens;
-  if (cached >= 0 && cached % options.page_size == 0 && cached < open.prompt_tokens()) {
+  if (cached >= 0 && cached % options.page_size == 0 && cached < open.read_tokens()) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat("plan ", plan.number, " has ", cached,
                                                     " tokens of attempt ", open.attempt_id,
-                                                    " cached, of ", open.prompt_tokens()));
+                                                    " cached, of ", open.read_tokens()));
 }
 
 absl::Status Stage::State::CheckPlan(const Plan& plan) const {
@@ -160,6 +161,7 @@ Stage::State::Request Stage::State::RequestOf(const PlanOpen& open) const {
   Request request;
   request.ticket = open.ticket;
   request.prompt_tokens = open.prompt_tokens();
+  request.read_tokens = open.read_tokens();
   request.pages = open.pages;
   request.planned_tokens = open.cached_tokens;
   request.writes_kv = open.ticket.has_value() && WritesTo(*open.ticket);
@@ -174,7 +176,11 @@ void Stage::State::Accept(const Plan& plan) {
     for (const int page : open.pages) ++page_users[page];
   }
   for (const PlanItem& item : plan.items) {
-    requests[item.attempt_id].planned_tokens = item.token_begin + item.token_count;
+    Request& request = requests[item.attempt_id];
+    request.planned_tokens = item.token_begin + item.token_count;
+    if (item.new_page < 0) continue;
+    request.pages.push_back(item.new_page);
+    ++page_users[item.new_page];
   }
   for (const uint64_t attempt_id : plan.aborts) {
     const auto found = requests.find(attempt_id);
@@ -281,7 +287,8 @@ RunCompute Stage::State::Compose(const HeldPlan& held, int64_t now_us) const {
     const int tokens = item.token_begin + item.token_count;
     const int count = (tokens + options.page_size - 1) / options.page_size;
     run.items.push_back({item, std::vector<int>(pages.begin(), pages.begin() + count),
-                         std::max(tokens - request.prompt_tokens, 0)});
+                         std::max(tokens - request.prompt_tokens, 0),
+                         item.token_begin >= request.read_tokens});
   }
   return run;
 }

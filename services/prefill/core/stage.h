@@ -130,6 +130,7 @@ struct RunCompute {
     PlanItem item;
     std::vector<int> pages;  // Cover [0, token_begin + token_count).
     int generated = 0;       // Tokens that were drawn before: the index of one drawn here.
+    bool decodes = false;    // A decode step, no chunk.
   };
   uint64_t epoch = 0;
   uint64_t number = 0;

@@ -390,6 +390,53 @@ TEST_F(StageTest, DecodesWithoutATicketAndSendsNoKv) {
   EXPECT_TRUE(stage_->AtRest());
 }
 
+TEST_F(StageTest, ADecodeStepMayBringAPage) {
+  Make(0, 1);
+  Plan open = DecodedPlan(1);
+  open.opens[0].pages = {10};
+  open.opens[0].decoded_prompt_tokens = 16;
+  open.items[0].token_count = 16;
+  Send(PlanArrived{open});
+  Computed(1, {SampledToken{42}});
+  Plan step = DecodedPlan(2);
+  step.items[0].token_begin = 16;
+  step.items[0].new_page = 14;
+  Send(PlanArrived{step});
+  ASSERT_TRUE(Has<RunCompute>());
+  EXPECT_EQ(All<RunCompute>()[0].items.at(0).pages, (std::vector<int>{10, 14}));
+  EXPECT_EQ(stage_->held_pages(), 2);
+  Computed(2, {SampledToken{43}});
+  Send(PlanArrived{Plan{kEpoch, 3, {}, {}, {1}}});
+  EXPECT_EQ(stage_->held_pages(), 0);
+}
+
+TEST_F(StageTest, ReadsAgainWhatWasDrawnBefore) {
+  Make(0, 1);
+  Plan again = DecodedPlan(1);
+  again.opens[0].drawn = {42, 43};
+  again.items[0].token_count = 22;
+  Send(PlanArrived{again});
+  ASSERT_TRUE(Has<RunCompute>());
+  const RunCompute::Item chunk = All<RunCompute>()[0].items.at(0);
+  EXPECT_FALSE(chunk.decodes);
+  EXPECT_EQ(chunk.generated, 2) << "the index of the token that it draws";
+  Computed(1, {SampledToken{44}});
+  Plan step = DecodedPlan(2);
+  step.items[0].token_begin = 22;
+  Send(PlanArrived{step});
+  ASSERT_TRUE(Has<RunCompute>());
+  EXPECT_TRUE(All<RunCompute>()[0].items.at(0).decodes);
+  EXPECT_EQ(All<RunCompute>()[0].items[0].generated, 3);
+}
+
+TEST_F(StageTest, APageInTheMiddleOfAPromptIsRefused) {
+  Make(0, 1);
+  Plan plan = DecodedPlan(1);
+  plan.items[0].new_page = 14;
+  Send(PlanArrived{plan});
+  EXPECT_TRUE(Has<EndEpoch>());
+}
+
 TEST_F(StageTest, ATokenOfAnEndedRequestIsNotTold) {
   Make(0, 1);
   Send(PlanArrived{DecodedPlan(1)});

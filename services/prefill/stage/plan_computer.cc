@@ -28,6 +28,15 @@ ComputeFinished FinishedOf(const ComputeJob& job, StepResult result) {
 
 }  // namespace
 
+PromptContextPtr Resumed(const PromptContext& first, const std::vector<int32_t>& drawn) {
+  PromptContext context{first.tokens, first.sampling, first.sampler, first.trace, {}, drawn};
+  // A later stage that needs no tokens has none.
+  if (!first.tokens.empty())
+    context.tokens.insert(context.tokens.end(), drawn.begin(), drawn.end());
+  for (const int32_t token : drawn) context.history.Add(token);
+  return std::make_shared<const PromptContext>(std::move(context));
+}
+
 PlanComputer::PlanComputer(Executor* executor, std::function<void(StageEvent)> on_event)
     : executor_(executor), on_event_(std::move(on_event)), submissions_(executor) {}
 
@@ -53,7 +62,11 @@ SequenceStep PlanComputer::StepOf(const ComputeJob::Item& job_item) const {
   }
   if (item.final || item.draws) {
     step.draw = prompt.sampler.DrawOf(job_item.run.generated, &prompt.history);
-    if (!job_item.decodes()) step.draw->prompt = prompt.tokens;
+    if (!job_item.decodes() && !prompt.tokens.empty()) {
+      step.draw->prompt =
+          std::span(prompt.tokens).first(prompt.tokens.size() - prompt.drawn.size());
+    }
+    step.draw->history_has_latest = !job_item.decodes();
   }
   return step;
 }

@@ -23,11 +23,14 @@ namespace baton::prefill {
 // Immutable but for the history, and shared: a plan that is being computed keeps it alive whatever
 // ends the request.
 struct PromptContext {
-  std::vector<int32_t> tokens;  // The whole prompt; after stage 0 only if LaterStagesNeedTokens.
+  // The whole prompt, and behind it what was drawn before the request was retracted. After stage 0
+  // only if LaterStagesNeedTokens.
+  std::vector<int32_t> tokens;
   v1::SamplingParams sampling;  // As it goes on to the other stages.
   TokenSampler sampler;         // Used by the last stage.
   tracing::TraceContext trace;  // Stage 0's span for the request: the parent of the stages' spans.
   mutable TokenHistory history = {};  // The executor's: what it has drawn.
+  std::vector<int32_t> drawn = {};    // The last ones of `tokens`; the history has them already.
 
   // The last stage looks at the prompt's tokens to penalise or report them.
   bool LaterStagesNeedTokens() const {
@@ -36,13 +39,18 @@ struct PromptContext {
 };
 using PromptContextPtr = std::shared_ptr<const PromptContext>;
 
+// The context of a request that was retracted when it had `drawn` these, in order.
+PromptContextPtr Resumed(const PromptContext& first, const std::vector<int32_t>& drawn);
+
 struct ComputeJob {
   struct Item {
     PromptContextPtr prompt;
     RunCompute::Item run;
 
-    bool decodes() const { return run.generated > 0; }
-    bool reports() const { return !decodes() && prompt->sampler.prompt_logprobs(); }
+    bool decodes() const { return run.decodes; }
+    bool reports() const {
+      return !decodes() && prompt->drawn.empty() && prompt->sampler.prompt_logprobs();
+    }
   };
   uint64_t epoch = 0;
   uint64_t number = 0;

@@ -206,7 +206,7 @@ void StageShell::Measure(const Submitted& ended, int64_t now_us) {
   int chunk_tokens = 0;
   int decoding = 0;
   for (const RunCompute::Item& item : ended.action.items) {
-    (item.generated > 0 ? decoding : chunk_tokens) += item.item.token_count;
+    (item.decodes ? decoding : chunk_tokens) += item.item.token_count;
   }
   const double seconds = static_cast<double>(event.compute_us) * 1e-6;
   if (chunk_tokens > 0) metrics_->Observe(Metric::kChunkComputeSeconds, seconds);

@@ -125,6 +125,7 @@ void TestChain::StartStage(int rank) {
   options.plans_in_flight = settings_.plans_in_flight;
   options.decodes = settings_.decodes;
   options.caches = settings_.caches;
+  options.reserved_decode_tokens = settings_.reserved_decode_tokens;
   options.max_context_tokens = settings_.page_count * kFakePageSize;
   options.kv_lease_ms = 300;
   PrefillService::Parts parts{stage.executor.get(), stage.data_plane.get(), stage.peers.get(),

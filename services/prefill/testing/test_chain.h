@@ -47,6 +47,7 @@ class TestChain {
     int plans_in_flight = 2;
     bool decodes = false;
     bool caches = false;
+    int reserved_decode_tokens = 1 << 20;
     // By rank: the chunk costs that it reports.
     std::map<int, KnownCost> measured = {};
     std::optional<SweepLimits> rank_sweep = {};  // For stages of several ranks.

@@ -1,0 +1,112 @@
+// Pages for what the chain decodes. A request is admitted with pages for all that it reads and for
+// a reserve of new tokens, and takes a page at a time behind that: most texts end long before
+// max_tokens, which pages for whole texts would wait for.
+//
+// When a row lacks a page and the cache has none to give up, the youngest requests that the chain
+// decodes are retracted: the next plan closes them on every stage, their pages come back, and they
+// wait again in their old order. Later they read prompt and text as a prompt, and the draws go on
+// with the next index: the text is the same as without that. What is in flight meanwhile still
+// counts. Until the rows have their pages, nothing is admitted.
+//
+// The oldest is never retracted, and fits the whole pool by itself, so it ends. A retracted request
+// is admitted with a new reserve on top of what it held, so it does not come back before another
+// has ended or given way. Pages that are on their way back are counted, so that one shortage does
+// not retract everybody.
+//
+// Rejected: retracting the longest, which wastes the most; handing KV to the host's memory and
+// back, a second place for pages that a short prompt's computation is about as fast as.
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/base/coverage.h"
+#include "services/prefill/core/planner_state.h"
+
+namespace baton::prefill {
+
+// What its pages at its admission are for.
+int ChainPlanner::State::AdmissionTokens(const Request& request) const {
+  const int most = request.kv_tokens();
+  if (!grows || limits.reserved_decode_tokens >= most - request.read_tokens) return most;
+  return request.read_tokens + limits.reserved_decode_tokens;
+}
+
+bool ChainPlanner::State::HasPageForRow(const Request& request) const {
+  return static_cast<int>(request.pages.size()) > request.planned_tokens / limits.page_size;
+}
+
+void ChainPlanner::State::GrowRows() {
+  rows_in_want = 0;
+  for (const uint64_t attempt_id : ready) {
+    Request& request = requests.at(attempt_id);
+    if (HasPageForRow(request)) continue;
+    if (AvailablePages() == 0) {
+      ++rows_in_want;
+      continue;
+    }
+    request.new_page = TakePages(1).front();
+    request.pages.push_back(request.new_page);
+  }
+  if (rows_in_want > 0) MakeRoomForRows();
+}
+
+// That are free, or given up by the cache when they are needed, once it is closed.
+int ChainPlanner::State::PagesToReturn(const Request& request) const {
+  const int own = static_cast<int>(request.pages.size()) - request.tree_pages;
+  return own + (tree.has_value() ? tree->PagesOfOnePin(request.prefix) : 0);
+}
+
+void ChainPlanner::State::MakeRoomForRows() {
+  int returning = 0;
+  std::vector<uint64_t> decoded;  // Those that may give way, oldest first.
+  for (const uint64_t attempt_id : open) {
+    const Request& request = requests.at(attempt_id);
+    if (request.ending()) {
+      returning += PagesToReturn(request);
+    } else if (!request.ticket.has_value()) {
+      decoded.push_back(attempt_id);
+    }
+  }
+  while (returning < rows_in_want && decoded.size() > 1) {
+    Request& youngest = requests.at(decoded.back());
+    const bool wants = std::find(ready.begin(), ready.end(), decoded.back()) != ready.end() &&
+                       !HasPageForRow(youngest);
+    if (wants) --rows_in_want;
+    returning += PagesToReturn(youngest);
+    Retract(decoded.back());
+    decoded.pop_back();
+  }
+}
+
+void ChainPlanner::State::Retract(uint64_t attempt_id) {
+  Covered<"planner: a request is retracted">();
+  requests.at(attempt_id).retracting = true;
+  std::erase(ready, attempt_id);
+  aborts_due.push_back(attempt_id);
+  ++retractions_total;
+}
+
+// Every stage has closed it: it waits again, with what it has drawn behind its prompt.
+void ChainPlanner::State::Requeue(uint64_t attempt_id) {
+  Request& request = requests.at(attempt_id);
+  ReleasePages(request);
+  std::erase(open, attempt_id);
+  request.open = request.retracting = request.abort_issued = false;
+  request.pages.clear();
+  request.new_page = -1;
+  request.prefix = 0;
+  request.tree_pages = request.planned_tokens = request.computed_tokens = 0;
+  request.over_us = kNeverUs;
+  if (request.text.empty()) request.outcome = {};  // Its prompt is computed anew.
+  const int read = request.read_tokens - request.prompt_tokens;
+  if (request.tokens != nullptr && request.drawn() > read) {
+    auto tokens = std::make_shared<std::vector<int32_t>>(*request.tokens);
+    tokens->insert(tokens->end(), request.text.begin() + read, request.text.end());
+    request.tokens = std::move(tokens);
+  }
+  request.read_tokens = request.prompt_tokens + request.drawn();
+  Enqueue(attempt_id);
+}
+
+}  // namespace baton::prefill
