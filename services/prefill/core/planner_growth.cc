@@ -13,8 +13,8 @@
 // has ended or given way. Pages that are on their way back are counted, so that one shortage does
 // not retract everybody.
 //
-// Rejected: retracting the longest, which wastes the most; handing KV to the host's memory and
-// back, a second place for pages that a short prompt's computation is about as fast as.
+// Rejected: retracting the longest, which wastes the most; keeping KV elsewhere meanwhile, a second
+// place for pages with limits and failures of its own.
 #include <algorithm>
 #include <memory>
 #include <utility>
