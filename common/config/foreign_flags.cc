@@ -110,8 +110,9 @@ constexpr ForeignFlag kRows[] = {
     Switch("enable-mixed-chunk", "plans of a colocated chain always mix prompts with decoding"),
     Switch("disable-overlap-schedule", "there is no scheduler of that kind to turn off"),
     Refused("max-logprobs", "a request gets up to 20 alternatives"),
-    Refused("priority-scheduling*"),
-    Refused("enable-priority-scheduling"),
+    Switch("enable-priority-scheduling", "a request's priority always counts"),
+    Refused("schedule-low-priority-values-first", "a higher priority is always served sooner"),
+    Refused("priority-scheduling*", "what runs does not give way to a higher priority"),
     // Parallelism and machines.
     Value("dp", kReplicas, "1", "enable-dp-attention"),
     Value("dp-size", kReplicas, "1", "enable-dp-attention"),

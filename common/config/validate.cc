@@ -222,6 +222,16 @@ absl::Status CheckTrace(const v1::Options& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckPolicy(const v1::Options& options) {
+  const std::string& policy = options.schedule_policy();
+  const bool by_prefix = policy == "lpm" || policy == "dfs-weight";
+  if (!by_prefix || !options.disable_radix_cache()) return absl::OkStatus();
+  return InvalidField(
+      "schedule_policy",
+      absl::StrCat("got ", policy, ", which goes by what the prefix cache has, and ",
+                   "disable_radix_cache is set"));
+}
+
 }  // namespace
 
 absl::Status Validate(Command command, const v1::Options& options) {
@@ -232,6 +242,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckModel(command, options));
   if (command == Command::kModelInfo) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(CheckColocated(options));
+  BATON_RETURN_IF_ERROR(CheckPolicy(options));
   BATON_RETURN_IF_ERROR(CheckChain(options));
   BATON_RETURN_IF_ERROR(CheckPages(options));
   BATON_RETURN_IF_ERROR(CheckTypes(options));

@@ -17,6 +17,13 @@ constexpr int64_t kSglangPrefillTokens = 16384;
 
 constexpr int kPlanLimit = 257;  // One more than the largest --pipeline-window.
 
+QueueOrder QueueOrderOf(const std::string& policy) {
+  if (policy == "lpm" || policy == "dfs-weight") return QueueOrder::kLongestPrefix;
+  if (policy == "lof") return QueueOrder::kLongestOutput;
+  if (policy == "random") return QueueOrder::kRandom;
+  return QueueOrder::kArrival;
+}
+
 }  // namespace
 
 PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) {
@@ -26,7 +33,8 @@ PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) 
   own.chunk_rule = ParseChunkRule(options.chunk_policy()).value_or(ChunkRule::kFixed);
   const int64_t most = options.max_prefill_tokens();
   own.later_tokens = static_cast<int>(most > 0 ? most : kSglangPrefillTokens);
-  own.shares_plans = options.schedule_policy() != "fcfs";
+  own.shares_plans = options.schedule_policy() == "fair";
+  own.queue_order = QueueOrderOf(options.schedule_policy());
   own.caches = !options.disable_radix_cache();
   own.reserved_decode_tokens = static_cast<int>(options.num_reserved_decode_tokens());
   // A token passes every stage.
@@ -57,6 +65,7 @@ PlannerLimits PlannerLimitsOf(const PrefillOptions& options, int page_size, int6
   limits.smooth_factor = options.smooth_factor;
   limits.later_tokens = options.later_tokens;
   limits.shares_plans = options.shares_plans;
+  limits.queue_order = options.queue_order;
   limits.decodes = options.decodes;
   limits.caches = options.caches;
   limits.reserved_decode_tokens = options.reserved_decode_tokens;

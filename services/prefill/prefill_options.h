@@ -28,11 +28,12 @@ struct PrefillOptions {
   double smooth_factor = 0.75;  // For ChunkRule::kSglang.
   int later_tokens = INT_MAX;   // For kSglang: ChunkOptions::later_tokens.
   bool shares_plans = true;     // PlannerLimits::shares_plans.
-  bool decodes = false;         // The chain also decodes what it reads: a colocated chain.
-  bool caches = false;          // PlannerLimits::caches.
+  QueueOrder queue_order = QueueOrder::kArrival;
+  bool decodes = false;  // The chain also decodes what it reads: a colocated chain.
+  bool caches = false;   // PlannerLimits::caches.
   int reserved_decode_tokens = 1;
-  int64_t target_itl_us = 0;    // 0: plans are not bounded for the sake of decoding requests.
-  int plan_window = 0;          // 0: pp_size + plans_in_flight.
+  int64_t target_itl_us = 0;  // 0: plans are not bounded for the sake of decoding requests.
+  int plan_window = 0;        // 0: pp_size + plans_in_flight.
   int plans_in_flight = 2;
   int activation_credits = 2;
   int max_open_requests = 16;

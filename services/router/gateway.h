@@ -83,6 +83,7 @@ struct GenerateCall {
   TextOptions text;
   int64_t timeout_ms = 0;  // From arrival; 0: --request-timeout-ms, which also bounds it.
   std::string cache_salt;  // Only prompts with the same one share cached KV.
+  int64_t priority = 0;    // Higher is served sooner (common/types/turn.h).
   std::vector<std::string> warnings;  // What the front has to say; comes back in the outcome.
   FieldNames names;
   tracing::TraceContext caller;  // Whose trace it goes on with; "no trace": it begins one.

@@ -240,6 +240,7 @@ void RouterShell::Begin(std::unique_ptr<Session> session) {
   event.deadline_us = request.deadline_us;
   event.prompt_logprobs = request.sampling.prompt_logprobs();
   event.clip = request.clip;
+  event.priority = request.priority;
   sessions_.emplace(request.call_id, std::move(session));
   Dispatch(std::move(event));
 }

@@ -126,6 +126,7 @@ absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t a
       call.request_id.empty() ? "req-" + RandomHex(12) : std::move(call.request_id);
   request.endpoint = call.endpoint;
   request.cache_salt = std::move(call.cache_salt);
+  request.priority = static_cast<int>(call.priority);
   request.sampling = ResolveSampling(call.sampling, static_cast<int>(request.prompt_ids.size()),
                                      EntropySeed(), limits_);
   const int64_t timeout_ms = call.timeout_ms > 0

@@ -23,9 +23,9 @@ void RouterShell::Perform(Reserve& action) {
   const int64_t now_us = NowUs();
   Session* session = BeginAttempt(action.call_id, action.attempt_id, action.max_tokens, now_us);
   if (session == nullptr) return;
-  legs_->Reserve(action,
-                 {session->request().prompt_ids, session->request().sampling,
-                  session->request().cache_salt, session->trace().BeginReserve(action, now_us)});
+  legs_->Reserve(action, {session->request().prompt_ids, session->request().sampling,
+                          session->request().cache_salt, session->request().priority,
+                          session->trace().BeginReserve(action, now_us)});
 }
 
 void RouterShell::Perform(OpenStream& action) {
@@ -40,9 +40,9 @@ void RouterShell::Perform(StartPrefill& action) {
   Session* session = SessionOf(action.call_id);
   if (session == nullptr) return;
   traffic_.CountPrompt(static_cast<int64_t>(session->request().prompt_ids.size()));
-  legs_->StartPrefill(action,
-                      {session->request().prompt_ids, session->request().sampling,
-                       session->request().cache_salt, session->trace().BeginPrefill(NowUs())});
+  legs_->StartPrefill(action, {session->request().prompt_ids, session->request().sampling,
+                               session->request().cache_salt, session->request().priority,
+                               session->trace().BeginPrefill(NowUs())});
 }
 
 void RouterShell::Perform(StartGeneration& action) {
@@ -50,9 +50,9 @@ void RouterShell::Perform(StartGeneration& action) {
   Session* session = BeginAttempt(action.call_id, action.attempt_id, action.max_tokens, now_us);
   if (session == nullptr) return;
   traffic_.CountPrompt(static_cast<int64_t>(session->request().prompt_ids.size()));
-  legs_->StartGeneration(
-      action, {session->request().prompt_ids, session->request().sampling,
-               session->request().cache_salt, session->trace().BeginGeneration(action, now_us)});
+  legs_->StartGeneration(action, {session->request().prompt_ids, session->request().sampling,
+                                  session->request().cache_salt, session->request().priority,
+                                  session->trace().BeginGeneration(action, now_us)});
 }
 
 void RouterShell::Perform(AbortPrefill& action) {

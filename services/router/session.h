@@ -28,6 +28,7 @@ struct SessionRequest {
   std::vector<int32_t> prompt_ids;
   v1::SamplingParams sampling;  // Complete.
   std::string cache_salt;
+  int priority = 0;
   bool clip = false;         // max_tokens is a default, so fewer will do.
   std::string length_note;   // What to tell if it ends by its length; empty: nothing.
   FieldNames names;          // For errors that come later.

@@ -295,6 +295,10 @@ absl::Status CheckCall(const GenerateCall& call, const RequestLimits& limits) {
                         absl::StrCat("has ", call.cache_salt.size(), " bytes, at most ",
                                      kMaxCacheSaltBytes, " are taken"));
   }
+  if (call.priority < -kMaxPriority || call.priority > kMaxPriority) {
+    return InvalidField("priority", absl::StrCat("must be from ", -kMaxPriority, " to ",
+                                                 kMaxPriority, ", is ", call.priority));
+  }
   BATON_RETURN_IF_ERROR(CheckSampling(call.sampling, call.names, limits));
   return CheckPrompt(call, limits);
 }

@@ -336,6 +336,29 @@ def test_requests_that_give_way_get_the_same_text(tiny_model, tmp_path, oracle, 
         clusters.wait_until(lambda: cluster.metric("colocated-0-0", "baton_retractions_total") > 0, 5, "a retraction")
 
 
+def test_a_higher_priority_overtakes_what_waits(tiny_model, tmp_path):
+    flags = ["--page-size", 16, "--kv-cache-tokens", 2048, "--max-running-requests", 1,
+             "--failpoints", "prefill.compute=delay:20"]
+    with colocated_cluster(tiny_model, tmp_path, 1, flags=flags) as cluster:
+        ended = []
+
+        def run(name, priority):
+            text_of(cluster, max_tokens=10, priority=priority)
+            ended.append(name)
+
+        threads = []
+        for name, priority in (("first", 0), ("late", -1), ("usual", 0), ("soon", 3)):
+            threads.append(threading.Thread(target=run, args=(name, priority)))
+            threads[-1].start()
+            time.sleep(0.03)
+        for thread in threads:
+            thread.join()
+        assert ended == ["first", "soon", "usual", "late"]
+        for wrong in (101, -101, "high", 1.5):
+            status, body = cluster.post("/v1/completions", {"model": "tiny", "prompt": PROMPT, "priority": wrong})
+            assert status == 400 and body["error"]["param"] == "priority", body
+
+
 def test_ranks_of_a_colocated_chain(tiny_model, tmp_path, oracle):
     if not (clusters.ROOT / "bazel-bin/common/engine/torch/libbaton_torch.so").exists():
         pytest.skip("ranks sum over libtorch's Gloo, which is not built")

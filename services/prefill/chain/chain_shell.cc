@@ -137,6 +137,7 @@ void ChainShell::Begin(prefill::Start start, Call call) {
   event.stop = start.prompt->sampler.stop_rule();
   event.tokens = {start.prompt, &start.prompt->tokens};
   event.cache_salt = std::move(start.cache_salt);
+  event.priority = start.priority;
   call.prompt = std::move(start.prompt);
   call.begun_us = now_us;
   calls_[start.attempt_id] = std::move(call);

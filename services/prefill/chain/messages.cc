@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/kv/head_routes.h"
 #include "common/rpc/convert.h"
+#include "common/types/turn.h"
 
 namespace baton::prefill {
 namespace {
@@ -130,6 +131,8 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
                                                    kMaxCacheSaltBytes));
   }
   start.cache_salt = proto.cache_salt();
+  BATON_RETURN_IF_ERROR(InRange(proto.priority(), -kMaxPriority, kMaxPriority, "priority"));
+  start.priority = proto.priority();
   start.prompt = std::make_shared<PromptContext>(
       PromptContext{{ids.begin(), ids.end()}, proto.sampling(), std::move(sampler), trace});
   return start;

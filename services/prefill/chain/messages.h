@@ -40,6 +40,7 @@ struct Start {
   std::optional<Ticket> ticket;  // None: the chain is to decode it.
   int64_t timeout_ms = 0;
   std::string cache_salt;
+  int priority = 0;
 };
 
 // `trace` is what the stages' spans of the request are below.

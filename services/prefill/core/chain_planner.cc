@@ -124,6 +124,7 @@ ChainPlanner::State::Request ChainPlanner::State::RequestOf(const StartRequested
   request.prompt_tokens = request.read_tokens = event.prompt_tokens;
   request.deadline_us = event.deadline_us;
   request.prompt_logprobs = event.prompt_logprobs;
+  request.priority = event.priority;
   request.stop = event.stop;
   request.token_limit = TokenLimitOf(event);
   if (tree.has_value()) {
@@ -142,7 +143,7 @@ void ChainPlanner::State::On(const StartRequested& event, int64_t now_us) {
   }
   Request& request = requests[event.attempt_id] = RequestOf(event);
   request.arrived_us = now_us;
-  request.order = ++arrived;
+  request.turn.order = ++arrived;
   Enqueue(event.attempt_id);
   deadlines.emplace(event.deadline_us, event.attempt_id);
 }

@@ -10,6 +10,9 @@
 // rows of one token, for requests whose last token is known, and has its chunks beside them. The
 // request ends when stage 0 has seen its last token, and the next plan closes it on every stage.
 //
+// Prompts have turns, by arrival, priority and the policy (planner_queue.cc). "Oldest" below is the
+// one whose turn comes first.
+//
 // A prompt is admitted when the pages for all of it are free, and for the first tokens that the
 // chain will decode (reserved_decode_tokens). One that decodes takes further pages as it grows, and
 // when none is left the youngest gives way (planner_growth.cc). The oldest waiting one is overtaken
@@ -67,6 +70,14 @@ namespace baton::prefill {
 // One part in so many of a plan is for prompts that are shorter than the leader: half of it.
 constexpr int kShorterShare = 2;
 
+// What gives a prompt a head start over others that wait (planner_queue.cc).
+enum class QueueOrder {
+  kArrival,
+  kLongestPrefix,  // Tokens that were cached when it came.
+  kLongestOutput,  // Tokens that it may generate.
+  kRandom,
+};
+
 struct PlannerLimits {
   int page_size = 0;
   int chunk_tokens = 0;  // Tokens per plan: a multiple of page_size, or INT_MAX for whole prompts
@@ -80,9 +91,10 @@ struct PlannerLimits {
   ChunkRule chunk_rule = ChunkRule::kFixed;
   double smooth_factor = 0.75;  // For kSglang.
   int later_tokens = INT_MAX;   // For kSglang: ChunkOptions::later_tokens.
-  // Shorter prompts get a share of the leader's plans. If false, plans are filled in arrival order,
-  // and a prompt behind a million tokens waits for all of them.
+  // Shorter prompts get a share of the leader's plans. If false, plans are filled in the order of
+  // turns, and a prompt behind a million tokens waits for all of them.
   bool shares_plans = true;
+  QueueOrder queue_order = QueueOrder::kArrival;
   // How long a stage may take from having a plan's input sent to it to being done with the plan,
   // beside the computation (planner_progress.cc). > 0.
   int64_t plan_grace_us = 3'000'000;
@@ -128,6 +140,7 @@ struct StartRequested {
   // The prompt, for the prefix cache; null: it is not looked up, and not kept.
   std::shared_ptr<const std::vector<int32_t>> tokens = nullptr;
   std::string cache_salt = {};  // Prompts with different ones share nothing.
+  int priority = 0;             // From -kMaxPriority to kMaxPriority; higher is sooner.
 };
 struct AbortRequested {  // Unknown attempts are ignored: an abort may come after the end.
   uint64_t attempt_id = 0;

@@ -1,4 +1,6 @@
-// Waiting prompts, and which of them is admitted.
+// Waiting prompts, and which of them is admitted. They have turns by their arrival, less a head
+// start for priority and for what the policy prefers (common/types/turn.h): policies differ in
+// nothing else, and none starves a prompt.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -7,23 +9,56 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
+#include "common/base/random.h"
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
+namespace {
+
+// What the policies give a head start for. Such that requests which wait together are ordered by
+// it, and one that has waited for long goes before one that has just come.
+constexpr int64_t kCachedTokenUs = 1'000;
+constexpr int64_t kNewTokenUs = 10'000;
+constexpr uint64_t kRandomUs = 10'000'000;
+
+}  // namespace
+
+// By how much it goes before its arrival.
+int64_t ChainPlanner::State::HeadStartUs(const Request& request) const {
+  int64_t start_us = request.priority * kPriorityStepUs;
+  switch (limits.queue_order) {
+    case QueueOrder::kArrival:
+      break;
+    case QueueOrder::kLongestPrefix:
+      if (tree.has_value()) {
+        const auto pages = static_cast<int64_t>(MatchOf(request).pages.size());
+        start_us += pages * limits.page_size * kCachedTokenUs;
+      }
+      break;
+    case QueueOrder::kLongestOutput:
+      start_us += request.stop.max_tokens * kNewTokenUs;
+      break;
+    case QueueOrder::kRandom:
+      start_us += static_cast<int64_t>(Mix64(request.turn.order) % kRandomUs);
+      break;
+  }
+  return start_us;
+}
 
 void ChainPlanner::State::Enqueue(uint64_t attempt_id) {
-  const Request& request = requests.at(attempt_id);
-  const auto younger = std::find_if(queue.begin(), queue.end(), [&](uint64_t other) {
-    return requests.at(other).order > request.order;
+  Request& request = requests.at(attempt_id);
+  request.turn.from_us = request.arrived_us - HeadStartUs(request);
+  const auto later = std::find_if(queue.begin(), queue.end(), [&](uint64_t other) {
+    return requests.at(other).turn > request.turn;
   });
-  queue.insert(younger, attempt_id);
-  waiting_by_size.emplace(request.read_tokens, request.order, attempt_id);
+  queue.insert(later, attempt_id);
+  waiting_by_size.emplace(request.read_tokens, request.turn, attempt_id);
 }
 
 void ChainPlanner::State::Dequeue(uint64_t attempt_id) {
   const Request& request = requests.at(attempt_id);
   queue.erase(std::find(queue.begin(), queue.end(), attempt_id));
-  waiting_by_size.erase({request.read_tokens, request.order, attempt_id});
+  waiting_by_size.erase({request.read_tokens, request.turn, attempt_id});
 }
 
 bool ChainPlanner::State::HasRoomFor(int pages) const {
@@ -53,10 +88,10 @@ void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us)
   Request& request = requests.at(attempt_id);
   if (attempt_id != queue.front()) Covered<"planner: a short prompt overtakes a long one">();
   Dequeue(attempt_id);
-  const auto younger = std::find_if(open.begin(), open.end(), [&](uint64_t other) {
-    return requests.at(other).order > request.order;
+  const auto later = std::find_if(open.begin(), open.end(), [&](uint64_t other) {
+    return requests.at(other).turn > request.turn;
   });
-  open.insert(younger, attempt_id);
+  open.insert(later, attempt_id);
   request.open = true;
   AllocatePages(attempt_id);
   request.closed.assign(done.size() * static_cast<size_t>(ranks), false);
@@ -71,17 +106,16 @@ void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us)
 }
 
 absl::Status ChainPlanner::State::CheckQueue() const {
-  const auto older = [this](uint64_t one, uint64_t two) {
-    return requests.at(one).order < requests.at(two).order;
+  const auto sooner = [this](uint64_t one, uint64_t two) {
+    return requests.at(one).turn < requests.at(two).turn;
   };
   if (queue.size() != waiting_by_size.size() ||
-      !std::is_sorted(queue.begin(), queue.end(), older)) {
-    return absl::InternalError(absl::StrCat(queue.size(),
-                                            " requests wait in the order of arrival, ",
+      !std::is_sorted(queue.begin(), queue.end(), sooner)) {
+    return absl::InternalError(absl::StrCat(queue.size(), " requests wait in the order of turns, ",
                                             waiting_by_size.size(), " in that of their size"));
   }
-  if (!std::is_sorted(open.begin(), open.end(), older)) {
-    return absl::InternalError("open requests are not in the order of arrival");
+  if (!std::is_sorted(open.begin(), open.end(), sooner)) {
+    return absl::InternalError("open requests are not in the order of turns");
   }
   // Counted in tokens, the next page of a prompt costs at most a page. Counted in time it may cost
   // more: a prompt with a longer prefix than the leader's costs more per token, and the credit is

@@ -30,9 +30,9 @@ const uint64_t* ChainPlanner::State::Leader() const {
 bool ChainPlanner::State::OldestBegins() const {
   if (queue.empty()) return false;
   const uint64_t* leader = Leader();
-  const bool older =
-      leader == nullptr || requests.at(queue.front()).order < requests.at(*leader).order;
-  return older && MayAdmitOldest();
+  const bool sooner =
+      leader == nullptr || requests.at(queue.front()).turn < requests.at(*leader).turn;
+  return sooner && MayAdmitOldest();
 }
 
 // The request that leads the next plan; nullptr: there is none, or no room for it.

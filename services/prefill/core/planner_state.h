@@ -23,6 +23,7 @@
 #include "common/chunking/stage_cost.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/page_tree.h"
+#include "common/types/turn.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/plan.h"
 
@@ -76,7 +77,8 @@ struct ChainPlanner::State {
     int prompt_tokens = 0;
     int64_t deadline_us = kNeverUs;
     int64_t arrived_us = 0;
-    uint64_t order = 0;  // Arrival number.
+    int priority = 0;
+    Turn turn;
     int64_t first_plan_us = 0;
     bool prompt_logprobs = false;
 
@@ -174,6 +176,7 @@ struct ChainPlanner::State {
   void IssuePlans(int64_t now_us);
 
   // planner_queue.cc
+  int64_t HeadStartUs(const Request& request) const;
   void Enqueue(uint64_t attempt_id);
   void Dequeue(uint64_t attempt_id);
   bool HasRoomFor(int pages) const;
@@ -291,10 +294,10 @@ struct ChainPlanner::State {
   PlanWork row_work;    // Its decode steps'.
 
   std::map<uint64_t, Request> requests;
-  std::deque<uint64_t> queue;                                     // Waiting, in order of arrival.
-  std::set<std::tuple<int, uint64_t, uint64_t>> waiting_by_size;  // Tokens, order, attempt.
-  std::vector<uint64_t> open;                                     // In the chain, oldest first.
-  std::vector<uint64_t> aborts_due;                               // For the next plan.
+  std::deque<uint64_t> queue;                                 // Waiting; the next one first.
+  std::set<std::tuple<int, Turn, uint64_t>> waiting_by_size;  // Tokens to read, turn, attempt.
+  std::vector<uint64_t> open;                                 // In the chain, by their turns.
+  std::vector<uint64_t> aborts_due;                           // For the next plan.
   std::deque<uint64_t> ready;  // Decoding, and their last token is in no plan; longest first.
   uint64_t arrived = 0;
   double shared_credit = 0;                          // Shorter prompts' share, not used yet.

@@ -264,7 +264,7 @@ void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> ou
 
 void RouterCore::State::Remove(Transaction& txn) {
   EndWork(txn);
-  waiting.erase(txn.order);
+  waiting.erase(txn.turn);
   table.Remove(txn.call_id);
 }
 

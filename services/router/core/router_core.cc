@@ -149,7 +149,7 @@ void RouterCore::State::On(const CallSubmitted& event) {
   }
   Transaction txn;
   txn.call_id = event.call_id;
-  txn.order = ++admitted;
+  txn.turn = {now_us - event.priority * kPriorityStepUs, ++admitted};
   txn.request_id = event.request_id;
   txn.prompt_tokens = event.prompt_tokens;
   txn.max_tokens = txn.asked_tokens = event.max_tokens;

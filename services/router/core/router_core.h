@@ -99,6 +99,7 @@ struct CallSubmitted {
   int64_t deadline_us = kNeverUs;
   bool prompt_logprobs = false;  // Prompt tokens are sent before the answer's.
   bool clip = false;             // max_tokens is a default: shorten it to a pair's room.
+  int priority = 0;              // Higher is served sooner.
 };
 struct ClientGone {  // Disconnected or cancelled: nothing more is said to it.
   uint64_t call_id = 0;

@@ -43,7 +43,7 @@ struct RouterCore::State {
   int64_t next_pause_counts_from_us = 0;  // When the next pause may say so again.
   Watches watches;
   uint64_t told_version = 0;             // View that the watches were told of.
-  std::map<uint64_t, uint64_t> waiting;  // Order of admission -> call.
+  std::map<Turn, uint64_t> waiting;  // Calls.
   bool wait_for_room = false;            // All of them; else for a pair.
   uint64_t admitted = 0;
   uint64_t attempts_made = 0;

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/types/sampled_token.h"
+#include "common/types/turn.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/pairing.h"
 #include "services/router/core/router_core.h"
@@ -46,7 +47,7 @@ struct Attempt {
 
 struct Transaction {
   uint64_t call_id = 0;
-  uint64_t order = 0;  // Order of admission.
+  Turn turn;  // Among those that wait.
   std::string request_id;
   int prompt_tokens = 0;
   int max_tokens = 0;  // The attempt's, if there is one: `asked_tokens` or, with `clip`, fewer.

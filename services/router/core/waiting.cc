@@ -1,9 +1,9 @@
 // Requests that no pair could take when they came, or when their attempt failed or was refused:
-// they wait in the order of their arrival. If no pair is ready they wait for one, for as long as
-// one can still come (Membership::PairExpectedUntilUs, and for a moment after this router stood
-// still) and at most `pairing_timeout_us`. If pairs are ready and have no room they wait for room,
-// until their deadline. Never does the oldest one wait while a pair has room for it, and never is
-// it overtaken: the small would starve the large.
+// they wait in the order of their turns: by arrival, with a head start for priority. If no pair is
+// ready they wait for one, for as long as one can still come (Membership::PairExpectedUntilUs, and
+// for a moment after this router stood still) and at most `pairing_timeout_us`. If pairs are ready
+// and have no room they wait for room, until their deadline. Never does the first one wait while a
+// pair has room for it, and never is it overtaken: the small would starve the large.
 #include <algorithm>
 #include <utility>
 
@@ -42,7 +42,7 @@ void RouterCore::State::Wait(Transaction& txn) {
   txn.excused = false;
   table.ClearAttempt(txn);  // Its legs are closed and its load is no longer counted.
   table.SetTimer(txn, WaitsUntilUs(txn));
-  waiting.emplace(txn.order, txn.call_id);
+  waiting.emplace(txn.turn, txn.call_id);
 }
 
 int64_t RouterCore::State::WaitsUntilUs(const Transaction& txn) const {
@@ -54,7 +54,7 @@ int64_t RouterCore::State::WaitsUntilUs(const Transaction& txn) const {
 void RouterCore::State::WaitFor(bool room) {
   if (wait_for_room == room) return;
   wait_for_room = room;
-  for (const auto& [order, call_id] : waiting) {
+  for (const auto& [turn, call_id] : waiting) {
     Transaction& txn = *table.OfCall(call_id);
     table.SetTimer(txn, WaitsUntilUs(txn));
   }
@@ -76,7 +76,7 @@ void RouterCore::State::ServeWaiting() {
     absl::StatusOr<Pair> pair = ChooseAgain(txn);
     if (IsOverloaded(pair.status())) return WaitFor(/*room=*/true);
     if (pair.ok()) {
-      waiting.erase(txn.order);
+      waiting.erase(txn.turn);
       Begin(txn, *std::move(pair));
     } else {
       Finish(txn, WithLeg(pair.status(), "router", ""));
@@ -132,10 +132,10 @@ absl::Status RouterCore::State::CheckWaiting() const {
     return absl::InternalError(
         absl::StrCat(waiting.size(), " requests wait for a pair while one is ready"));
   }
-  const Transaction* oldest = table.OfCall(waiting.begin()->second);
-  if (IsOverloaded(ChooseAgain(*oldest).status())) return absl::OkStatus();
+  const Transaction* first = table.OfCall(waiting.begin()->second);
+  if (IsOverloaded(ChooseAgain(*first).status())) return absl::OkStatus();
   return absl::InternalError(
-      absl::StrCat("request ", oldest->request_id, " waits while there is room for it"));
+      absl::StrCat("request ", first->request_id, " waits while there is room for it"));
 }
 
 }  // namespace baton::router

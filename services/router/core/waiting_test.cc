@@ -61,6 +61,19 @@ TEST_F(WaitingTest, IsServedInOrderAsSoonAsAPairIsReady) {
   EXPECT_EQ(outlook(), Outlook::kServed);
 }
 
+TEST_F(WaitingTest, APriorityIsAHeadStart) {
+  JoinUnconnected();
+  for (const auto& [call_id, priority] :
+       std::vector<std::pair<uint64_t, int>>{{1, 0}, {2, -1}, {3, 2}, {4, 0}}) {
+    CallSubmitted call{call_id, "r" + std::to_string(call_id), 100, 4, now_us_ + 1'000'000};
+    call.priority = priority;
+    Handle(call);
+  }
+  Beat(stage_.instance);
+  Beat(decode_.instance);
+  EXPECT_THAT(Served(), ElementsAre(3, 1, 4, 2));
+}
+
 // Also if prefill had ended before, so that the token makes no room by itself.
 TEST_F(WaitingTest, AFirstTokenThatEndsAProbationServesWhoWaits) {
   Join({stage_, decode_});

@@ -81,6 +81,7 @@ GenerateCall CommonCall(const Gateway& gateway, const grpc::CallbackServerContex
   call.text.include_stop = request.include_stop();
   call.timeout_ms = TimeoutMs(context, request.timeout_ms());
   call.cache_salt = request.cache_salt();
+  call.priority = request.priority();
   if (gateway.tracer() != nullptr) call.caller = tracing::Extract(context);
   return call;
 }

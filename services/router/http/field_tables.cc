@@ -54,6 +54,7 @@ const Names& OpenAiNames() {
                                        "truncate_prompt_tokens",
                                        "timeout",
                                        "cache_salt",
+                                       "priority",
                                        "extra_key",
                                        "return_token_ids",
                                        "rid",
@@ -113,7 +114,6 @@ const Unsupported& UnsupportedSampling() {
 
 const Unsupported& UnsupportedServing() {
   static const auto* fields = new Unsupported{
-      {"priority", {0}, "requests are served first come, first served"},
       {"lora_path", {}, "one model is served, without adapters"},
       {"lora_request", {}, "one model is served, without adapters"},
       {"session_params", {}, ""},
@@ -222,7 +222,7 @@ const FieldTable& GenerateFields() {
       "/generate",
       {"text", "input_ids", "sampling_params", "rid", "stream", "return_logprob",
        "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs", "timeout", "model",
-       "cache_salt", "extra_key"},
+       "cache_salt", "extra_key", "priority"},
       HarmlessNames(),
       Join({UnsupportedServing(), Unsupported{{"token_ids_logprob", {}, "use top_logprobs_num"},
                                               {"input_embeds", {}, ""},

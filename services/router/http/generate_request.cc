@@ -99,6 +99,7 @@ absl::StatusOr<GenerateBody> ReadBody(const Fields& fields, UnknownFields unknow
   common.names.prompt = fields.Find("text") != nullptr ? "text" : "input_ids";
   BATON_ASSIGN_OR_RETURN(common.timeout_ms, ReadTimeoutMs(fields, timeout));
   BATON_ASSIGN_OR_RETURN(common.cache_salt, ReadCacheSalt(fields));
+  BATON_ASSIGN_OR_RETURN(common.priority, ReadPriority(fields));
   BATON_ASSIGN_OR_RETURN(const auto stream, fields.Bool("stream"));
   plan.stream = stream.value_or(false);
   BATON_RETURN_IF_ERROR(ReadLogprobs(fields, common, plan));

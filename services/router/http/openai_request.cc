@@ -139,6 +139,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, std::string_
   BATON_RETURN_IF_ERROR(ReadAnswer(fields, request));
   BATON_ASSIGN_OR_RETURN(call.timeout_ms, ReadTimeoutMs(fields, timeout));
   BATON_ASSIGN_OR_RETURN(call.cache_salt, ReadCacheSalt(fields));
+  BATON_ASSIGN_OR_RETURN(call.priority, ReadPriority(fields));
   return request;
 }
 

@@ -111,6 +111,11 @@ absl::StatusOr<std::string> ReadCacheSalt(const Fields& fields) {
   return absl::StrCat(key->size(), ":", *key, salt.value_or(""));
 }
 
+absl::StatusOr<int64_t> ReadPriority(const Fields& fields) {
+  BATON_ASSIGN_OR_RETURN(const auto priority, fields.Integer("priority"));
+  return priority.value_or(0);
+}
+
 absl::StatusOr<int64_t> ReadTimeoutMs(const Fields& fields, std::string_view header) {
   int64_t timeout_ms = 0;
   BATON_ASSIGN_OR_RETURN(const auto field, fields.Number("timeout"));

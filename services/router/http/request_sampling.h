@@ -18,6 +18,9 @@ absl::StatusOr<int64_t> ReadCount(const Fields& fields, const char* name, int64_
 // cache_salt, vLLM's, and extra_key, SGLang's: both keep prompts' cached KV apart.
 absl::StatusOr<std::string> ReadCacheSalt(const Fields& fields);
 
+// 0 if absent.
+absl::StatusOr<int64_t> ReadPriority(const Fields& fields);
+
 // Seconds from the field "timeout" or `header` (X-Request-Timeout), the shorter of the two, in
 // milliseconds; 0 if there is neither.
 absl::StatusOr<int64_t> ReadTimeoutMs(const Fields& fields, std::string_view header);

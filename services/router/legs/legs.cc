@@ -261,6 +261,7 @@ v1::StartRequest Legs::StartRequestOf(const BeginCall& begin, const LegRequest& 
   *start.mutable_sampling() = request.sampling;
   start.set_timeout_ms(begin.timeout_ms);
   start.set_cache_salt(request.cache_salt);
+  start.set_priority(request.priority);
   return start;
 }
 

@@ -32,6 +32,7 @@ struct LegRequest {
   const std::vector<int32_t>& prompt_ids;
   const v1::SamplingParams& sampling;  // Complete.
   const std::string& cache_salt;
+  int priority = 0;
   const tracing::TraceContext& trace;
 };
 
