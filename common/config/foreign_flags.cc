@@ -99,7 +99,8 @@ constexpr ForeignFlag kRows[] = {
           "--max-prefill-requests bounds a chain's requests together, --max-running-requests a "
           "colocated one's"),
     Value("pp-async-batch-depth", "stage 0 always plans ahead, by --pipeline-window plans"),
-    Value("schedule-conservativeness", "decode reserves before it admits and retracts nothing"),
+    Value("schedule-conservativeness",
+          "--num-reserved-decode-tokens says how much of a text has pages from the beginning"),
     Means("enable-prefix-caching", "disable-radix-cache=false"),
     Means("no-enable-prefix-caching", "disable-radix-cache=true"),
     Switch("disable-chunked-prefix-cache", "there is no kernel of that kind to turn off"),

@@ -21,11 +21,15 @@ absl::Status CheckSequence(const SequenceStep& sequence, bool draws) {
     if (draw.params == nullptr || (draw.params->NeedsHistory() && draw.history == nullptr)) {
       return absl::InvalidArgumentError("a draw without parameters or history");
     }
-    const bool adds_token = draw.position > 0 && !draw.history_has_latest;
-    if (draw.params->NeedsHistory() && adds_token && sequence.tokens.size() != 1) {
+    if (!draw.resumed.empty() && draw.resumed.size() != static_cast<size_t>(draw.position)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(draw.resumed.size(), " tokens before draw ", draw.position));
+    }
+    const bool follows = draw.position > 0 && draw.resumed.empty();
+    if (draw.params->NeedsHistory() && follows && sequence.tokens.size() != 1) {
       return absl::InvalidArgumentError("a draw without the token before it");
     }
-    if (adds_token && sequence.token_count != 1) {
+    if (follows && sequence.token_count != 1) {
       return absl::InvalidArgumentError(
           absl::StrCat(sequence.token_count, " tokens before draw ", draw.position, ", must be 1"));
     }
@@ -142,7 +146,8 @@ void ThreadedExecutor::DrawTokens(const Step& step, StepResult& result) {
     const Draw& draw = *sequence.draw;
     if (draw.params->NeedsHistory()) {
       if (!draw.prompt.empty() && draw.params->NeedsPrompt()) draw.history->SetPrompt(draw.prompt);
-      if (draw.position > 0 && !draw.history_has_latest) draw.history->Add(sequence.tokens[0]);
+      for (const int32_t token : draw.resumed) draw.history->Add(token);
+      if (draw.position > 0 && draw.resumed.empty()) draw.history->Add(sequence.tokens[0]);
     }
     const auto logits = std::span<const float>(logits_).subspan(rows.size() * vocab, vocab);
     rows.push_back({logits, draw.params, draw.seed, draw.position, draw.history});

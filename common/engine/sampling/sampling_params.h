@@ -79,13 +79,15 @@ struct Draw {
   int position = 0;
   // The tokens that penalties look at; null if params->NeedsHistory() is false. The executor owns
   // it from Submit to the step's end. If position is positive, the executor first adds the
-  // sequence's one token, the latest of the continuation, unless history_has_latest. So every token
-  // is added once if every step draws.
+  // sequence's one token, the latest of the continuation, or all of `resumed`. So every token is
+  // added once if every step draws.
   TokenHistory* history = nullptr;
   // The prompt, for `history`, before a request's first draw. Empty if `history` has it or if
   // params->NeedsPrompt() is false.
   std::span<const int32_t> prompt;
-  bool history_has_latest = false;
+  // Of a request that goes on elsewhere or later: the continuation so far, `position` tokens, which
+  // are the last ones that the sequence has read.
+  std::span<const int32_t> resumed;
 };
 
 }  // namespace baton

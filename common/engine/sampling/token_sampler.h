@@ -31,7 +31,7 @@ class TokenSampler {
   // 0, decode draws from 1 on. `history` holds the prompt and the generated tokens as far as
   // params() need them; null if they need none. This object must outlive the step.
   Draw DrawOf(int generated, TokenHistory* history) const {
-    return {&params_, seed_, generated, history, {}, false};
+    return {&params_, seed_, generated, history, {}, {}};
   }
 
   const SamplingParams& params() const { return params_; }

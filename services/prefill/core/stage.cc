@@ -257,6 +257,7 @@ void Stage::State::TakeTurns() {
     next.in_effect = true;
     ++applied;
     ApplyAborts(next.plan);
+    if (next.epoch == epoch) SendCached(next.plan);
     if (!next.plan.items.empty()) return;
     Emit(ReportPlanDone{epoch, {next.plan.number, 0, 0, {}, {}}});
     under_way.pop_front();

@@ -50,6 +50,38 @@ TEST_F(StageKvTest, KvGoesWhileActivationsWaitForACredit) {
   EXPECT_FALSE(Has<SendKv>()) << "it has gone";
 }
 
+TEST_F(StageKvTest, WhatIsCachedGoesWhileTheFirstChunkIsComputed) {
+  Make(0, 1);
+  Plan plan = ChunkPlan(1);
+  plan.opens.at(0).cached_tokens = 32;
+  plan.items.at(0).token_begin = 32;
+  Send(PlanArrived{plan});
+  ASSERT_TRUE(Has<RunCompute>());
+  ASSERT_EQ(All<SendKv>().size(), 1u);
+  EXPECT_EQ(All<SendKv>()[0].first_page, 0);
+  EXPECT_EQ(All<SendKv>()[0].pages.size(), 2u);
+  Computed(1);
+  ASSERT_EQ(All<SendKv>().size(), 1u);
+  EXPECT_EQ(All<SendKv>()[0].first_page, 2);
+}
+
+TEST_F(StageKvTest, WhatIsCachedWaitsForThePlanThatComputesIt) {
+  Make(0, 1, /*plans_in_flight=*/2);
+  Send(PlanArrived{ChunkPlan(1)});
+  Plan second = ChunkPlan(2);
+  Plan opens = ChunkPlan(1);
+  second.opens = opens.opens;
+  second.opens.at(0).attempt_id = 2;
+  second.opens[0].cached_tokens = 32;
+  second.items.at(0).attempt_id = 2;
+  second.items[0].token_begin = 32;
+  second.items[0].final = false;
+  Send(PlanArrived{second});
+  EXPECT_FALSE(Has<SendKv>());
+  Computed(1);
+  EXPECT_EQ(All<SendKv>().size(), 2u) << "what the first has computed, and what the second has";
+}
+
 // A commit covers what went before it.
 TEST_F(StageKvTest, KvKeepsThePlansOrder) {
   Make(0, 2);

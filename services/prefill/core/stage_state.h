@@ -100,6 +100,7 @@ struct Stage::State {
   std::vector<PromptTokens> TakePromptTokens(const ComputeFinished& event);
   std::vector<DrawnToken> TakeDrawn(const Plan& plan, const ComputeFinished& event) const;
   void SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us);
+  void SendCached(const Plan& plan);
   SendKv SendOf(const PlanItem& item, Request& request);
   void ReleaseKv();
   void DropKv(uint64_t attempt_id, Request& request);

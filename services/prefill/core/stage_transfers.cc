@@ -1,5 +1,6 @@
 // What a stage hands on: activations under credits, and KV with its commits.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -82,7 +83,7 @@ uint64_t Stage::State::NewSend(uint64_t attempt_id, Request& request) {
 }
 
 SendKv Stage::State::SendOf(const PlanItem& item, Request& request) {
-  const int first = request.sent_pages;  // With the first chunk go the pages that were cached.
+  const int first = request.sent_pages;
   const int end = (item.token_begin + item.token_count + options.page_size - 1) / options.page_size;
   SendKv send{epoch, NewSend(item.attempt_id, request), item.attempt_id, *request.ticket, first,
               {}};
@@ -176,7 +177,24 @@ void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, 
     }
     CloseIfSent(item.attempt_id);
   }
-  if (!kv.empty()) kv_behind.emplace(plan.number, std::move(kv));
+  if (!kv.empty()) {
+    std::vector<KvAction>& waiting = kv_behind[plan.number];
+    std::move(kv.begin(), kv.end(), std::back_inserter(waiting));
+  }
+  ReleaseKv();
+}
+
+// What opened requests have in the cache is handed over while their first chunks are computed: the
+// plans that have computed it are through.
+void Stage::State::SendCached(const Plan& plan) {
+  for (const PlanOpen& open : plan.opens) {
+    const auto found = requests.find(open.attempt_id);
+    if (open.cached_tokens == 0 || found == requests.end()) continue;
+    Request& request = found->second;
+    if (!request.sending() || !request.writes_kv) continue;
+    const PlanItem cached{open.attempt_id, 0, open.cached_tokens};
+    kv_behind[plan.number].emplace_back(SendOf(cached, request));
+  }
   ReleaseKv();
 }
 

@@ -33,7 +33,6 @@ PromptContextPtr Resumed(const PromptContext& first, const std::vector<int32_t>&
   // A later stage that needs no tokens has none.
   if (!first.tokens.empty())
     context.tokens.insert(context.tokens.end(), drawn.begin(), drawn.end());
-  for (const int32_t token : drawn) context.history.Add(token);
   return std::make_shared<const PromptContext>(std::move(context));
 }
 
@@ -66,7 +65,7 @@ SequenceStep PlanComputer::StepOf(const ComputeJob::Item& job_item) const {
       step.draw->prompt =
           std::span(prompt.tokens).first(prompt.tokens.size() - prompt.drawn.size());
     }
-    step.draw->history_has_latest = !job_item.decodes();
+    if (!job_item.decodes()) step.draw->resumed = prompt.drawn;
   }
   return step;
 }

@@ -30,7 +30,7 @@ struct PromptContext {
   TokenSampler sampler;         // Used by the last stage.
   tracing::TraceContext trace;  // Stage 0's span for the request: the parent of the stages' spans.
   mutable TokenHistory history = {};  // The executor's: what it has drawn.
-  std::vector<int32_t> drawn = {};    // The last ones of `tokens`; the history has them already.
+  std::vector<int32_t> drawn = {};    // Before it was retracted: the last ones of `tokens`.
 
   // The last stage looks at the prompt's tokens to penalise or report them.
   bool LaterStagesNeedTokens() const {
