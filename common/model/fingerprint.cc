@@ -48,6 +48,16 @@ void AppendRope(const RopeScaling& scaling, std::string* text) {
   }
 }
 
+void AppendExperts(const ModelConfig& config, std::string* text) {
+  const Experts& experts = config.experts;
+  if (experts.count == 0) return;
+  absl::StrAppend(text, " experts=", experts.count, ",", experts.active, ",", experts.inner, ",",
+                  experts.normalise, " sparse=");
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    absl::StrAppend(text, config.sparse(layer) ? "1" : "0");
+  }
+}
+
 absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, const std::vector<WeightSpec>& specs) {
   RunningChecksum hash;
   std::vector<std::byte> block(kReadBytes);
@@ -77,6 +87,11 @@ uint64_t ConfigFingerprint(const ModelConfig& config) {
   absl::StrAppend(&text, " eps=", Bits(config.rms_norm_eps), " theta=", Bits(config.rope_theta),
                   " tied=", config.tie_word_embeddings, " qkv_bias=", config.qkv_bias,
                   " qk_norm=", config.qk_norm);
+  AppendExperts(config, &text);
+  // Said only where they are there, so that older versions agree about models that they know.
+  if (config.o_bias) absl::StrAppend(&text, " o_bias");
+  if (config.mlp_bias) absl::StrAppend(&text, " mlp_bias");
+  if (config.sliding_window > 0) absl::StrAppend(&text, " window=", config.sliding_window);
   if (config.rope_scaling) AppendRope(*config.rope_scaling, &text);
   return Hash(text);
 }

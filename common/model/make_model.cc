@@ -33,6 +33,30 @@ absl::Status WriteFile(const std::string& path, std::string_view bytes) {
   return absl::OkStatus();
 }
 
+// What only some families have. A class's own defaults are what config.json would say anyway.
+void AddFeatures(const RandomModelOptions& options, Json& config) {
+  const std::string_view name = options.architecture;
+  if (name == kQwen3Moe.architecture) {
+    config["num_experts"] = options.num_experts;
+    config["num_experts_per_tok"] = options.num_experts_per_tok;
+    config["moe_intermediate_size"] = options.moe_intermediate_size;
+    config["norm_topk_prob"] = true;
+    config["decoder_sparse_step"] = options.decoder_sparse_step;
+    config["mlp_only_layers"] = options.mlp_only_layers;
+  }
+  if (name == kMixtral.architecture) {
+    config["num_local_experts"] = options.num_experts;
+    config["num_experts_per_tok"] = options.num_experts_per_tok;
+  }
+  if (name == kMixtral.architecture || name == kMistral.architecture) {
+    config["sliding_window"] =
+        options.sliding_window > 0 ? Json(options.sliding_window) : Json(nullptr);
+  }
+  if (!options.biases) return;
+  config["attention_bias"] = true;
+  if (name == kLlama.architecture) config["mlp_bias"] = true;
+}
+
 Json ConfigJson(const RandomModelOptions& options) {
   const Family* family = FindFamily(options.architecture);
   Json config = {{"architectures", Json::array({options.architecture})}};
@@ -41,6 +65,7 @@ Json ConfigJson(const RandomModelOptions& options) {
   config["hidden_size"] = options.hidden_size;
   config["intermediate_size"] = options.intermediate_size;
   config["num_hidden_layers"] = options.num_hidden_layers;
+  AddFeatures(options, config);
   config["num_attention_heads"] = options.num_attention_heads;
   config["num_key_value_heads"] = options.num_key_value_heads;
   config["head_dim"] = options.head_dim;
@@ -88,7 +113,11 @@ Spread SpreadOf(const WeightSpec& spec, const ModelConfig& config) {
   if (ends(".bias")) return {0.0, 0.3};
   const double fan_in = std::sqrt(static_cast<double>(spec.shape.back()));
   if (ends("q_proj.weight")) return {0.0, 2.0 / fan_in};
-  if (ends("o_proj.weight") || ends("down_proj.weight")) return {0.0, 2.0 / fan_in};
+  if (ends("o_proj.weight") || ends("down_proj.weight") || ends(".w2.weight")) {
+    return {0.0, 2.0 / fan_in};
+  }
+  // So far apart that scores are rarely near ties.
+  if (ends(".gate.weight")) return {0.0, 2.0 / fan_in};
   if (ends("lm_head.weight")) return {0.0, 4.0 / fan_in};
   if (ends("embed_tokens.weight")) {
     // Tied: small enough beside the layers' output that a token doesn't predict itself for ever.

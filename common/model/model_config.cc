@@ -1,6 +1,7 @@
 #include "common/model/model_config.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,6 +54,8 @@ constexpr MathKey kMathKeys[] = {
     {"num_experts", 0},
     {"num_local_experts", 0},
     {"n_routed_experts", 0},
+    {"n_shared_experts", 0},
+    {"shared_expert_intermediate_size", 0},
     {"kv_lora_rank", 0},
     {"add_cross_attention", 0},
     {"pruned_heads", 0},
@@ -92,8 +95,13 @@ absl::Status ParseShapes(const ConfigReader& reader, const Family& family, Model
   return ParseKvHeads(reader, family, config);
 }
 
-absl::Status RefuseUnsupportedMath(const ConfigReader& reader, const ModelConfig& config) {
+absl::Status RefuseUnsupportedMath(const ConfigReader& reader, const Family& family,
+                                   const ModelConfig& config) {
   for (const MathKey& math : kMathKeys) {
+    const bool own = std::ranges::any_of(family.own_keys, [&](const char* key) {
+      return key != nullptr && std::string_view(key) == math.key;
+    });
+    if (own) continue;
     BATON_RETURN_IF_ERROR(reader.RefuseUnless(
         math.key, math.neutral, "would change the mathematics in a way that is not supported"));
   }
@@ -166,20 +174,43 @@ absl::StatusOr<const Family*> ParseFamily(const ConfigReader& reader) {
 
 }  // namespace
 
-int64_t ModelConfig::LayerParameters() const {
+bool ModelConfig::sparse(int layer) const {
+  return experts.count > 0 && (layer + 1) % experts.step == 0 &&
+         std::ranges::find(experts.dense_layers, layer) == experts.dense_layers.end();
+}
+
+int ModelConfig::SparseLayers(int begin, int end) const {
+  if (experts.count == 0) return 0;
+  int count = 0;
+  for (int layer = begin; layer < end; ++layer) count += sparse(layer) ? 1 : 0;
+  return count;
+}
+
+int64_t ModelConfig::LayerParameters(int begin, int end) const {
   const int64_t hidden = hidden_size;
   const int64_t qkv = int64_t{query_size()} + 2 * int64_t{kv_size()};
-  int64_t count =
-      hidden * qkv + hidden * query_size() + 3 * hidden * intermediate_size + 2 * hidden;
-  if (qkv_bias) count += qkv;
-  if (qk_norm) count += 2 * int64_t{head_dim};
-  return count;
+  int64_t shared = hidden * qkv + hidden * query_size() + 2 * hidden;
+  if (qkv_bias) shared += qkv;
+  if (o_bias) shared += hidden;
+  if (qk_norm) shared += 2 * int64_t{head_dim};
+  const int64_t inner = intermediate_size;
+  const int64_t dense = 3 * hidden * inner + (mlp_bias ? 2 * inner + hidden : 0);
+  const int64_t expert = 3 * hidden * experts.inner;
+  const int64_t sparse_layers = SparseLayers(begin, end);
+  return (end - begin) * shared + (end - begin - sparse_layers) * dense +
+         sparse_layers * (experts.count * hidden + experts.held * expert);
 }
 
 int64_t ModelConfig::Parameters() const {
   const int64_t embeddings = int64_t{vocab_size} * hidden_size;
-  return num_hidden_layers * LayerParameters() + hidden_size +
+  return LayerParameters(0, num_hidden_layers) + hidden_size +
          (tie_word_embeddings ? 1 : 2) * embeddings;
+}
+
+int64_t ModelConfig::ActiveParameters() const {
+  ModelConfig active = *this;
+  active.experts.held = experts.active;
+  return active.Parameters();
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file) {
@@ -192,7 +223,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   BATON_ASSIGN_OR_RETURN(const Family* family, ParseFamily(reader));
   config.architecture = family->architecture;
   BATON_RETURN_IF_ERROR(ParseShapes(reader, *family, config));
-  BATON_RETURN_IF_ERROR(RefuseUnsupportedMath(reader, config));
+  BATON_RETURN_IF_ERROR(RefuseUnsupportedMath(reader, *family, config));
   BATON_ASSIGN_OR_RETURN(config.tie_word_embeddings, reader.BoolOr("tie_word_embeddings", false));
   // Transformers up to 4 write torch_dtype, 5 and later dtype.
   BATON_ASSIGN_OR_RETURN(config.torch_dtype,

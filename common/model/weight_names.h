@@ -26,6 +26,13 @@ struct WeightSpec {
   int64_t ElementCount() const;  // Elements in the part.
 };
 
+// down(silu(gate x) * up x), a dense feed-forward layer or an expert.
+struct GatedWeights {
+  WeightSpec gate, up;  // [intermediate, hidden]
+  WeightSpec down;      // [hidden, intermediate]
+  std::optional<WeightSpec> gate_bias, up_bias, down_bias;
+};
+
 // One decoder layer. Optional ones follow the configuration's features.
 struct LayerWeights {
   WeightSpec input_norm;  // [hidden]
@@ -33,16 +40,19 @@ struct LayerWeights {
   std::optional<WeightSpec> q_bias, k_bias, v_bias;
   std::optional<WeightSpec> q_norm, k_norm;  // [head_dim]
   WeightSpec o;                              // [hidden, query_size]
+  std::optional<WeightSpec> o_bias;          // [hidden]
   WeightSpec post_attention_norm;            // [hidden]
-  WeightSpec gate, up;                       // [intermediate, hidden]
-  WeightSpec down;                           // [hidden, intermediate]
+  std::optional<GatedWeights> mlp;           // A dense layer's.
+  std::optional<WeightSpec> router;  // A sparse layer's, [experts, hidden], and its experts.
+  std::vector<GatedWeights> experts;
 
   std::vector<WeightSpec> All() const;
 };
 
 LayerWeights LayerWeightsOf(const ModelConfig& config, int layer);
 // The rank's parts of it: rows of the projections that its heads and columns come from, columns of
-// those that they go into. Norms are every rank's.
+// those that they go into; whole experts. Norms and routers are every rank's. A bias on a sum over
+// the ranks is rank 0's.
 LayerWeights LayerWeightsOf(const ModelConfig& config, const ModelShard& shard, int layer);
 // The rank's rows of an embedding or head.
 WeightSpec VocabularyPart(WeightSpec spec, const ModelShard& shard);

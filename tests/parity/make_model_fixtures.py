@@ -10,7 +10,8 @@ or those that are named:
     venv/bin/pip install torch==2.4.1 transformers==4.53.3 safetensors 'numpy<2'
     venv/bin/python tests/parity/make_model_fixtures.py common/engine/testdata/parity [NAME...]
 
-"yarn" was made with transformers 4.46.3 and torch 1.13; expected.json says so.
+"yarn" was made with transformers 4.46.3 and torch 1.13. qwen3_moe, qwen3_moe_step, mixtral, mistral
+and llama_bias were made with transformers 5.24.0 and torch 2.15.0; expected.json says so.
 """
 
 import json
@@ -67,7 +68,61 @@ def yarn():
         rope_theta=1e4, rope_scaling=dict(rope_type="yarn", factor=4.0))), [5, 180]
 
 
-MODELS = (llama3, qwen2, qwen3, yarn)
+def default_rope(theta):
+    return dict(rope_type="default", rope_theta=theta)
+
+
+def qwen3_moe():
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        **SHAPE, head_dim=16, rope_parameters=default_rope(1e6), num_experts=8, num_experts_per_tok=2,
+        moe_intermediate_size=24, norm_topk_prob=True, mlp_only_layers=[1])), [17, 130]
+
+
+def qwen3_moe_step():
+    """Every other layer is sparse, the weights don't sum to 1, and attention has biases."""
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        **SHAPE, head_dim=16, rope_parameters=default_rope(1e6), num_experts=6, num_experts_per_tok=3,
+        moe_intermediate_size=24, norm_topk_prob=False, decoder_sparse_step=2, attention_bias=True)), [5, 60]
+
+
+def mixtral():
+    return transformers.MixtralForCausalLM(transformers.MixtralConfig(
+        **{**SHAPE, "intermediate_size": 40, "num_hidden_layers": 3}, rope_parameters=default_rope(1e6),
+        num_local_experts=5, num_experts_per_tok=2)), [5, 100]
+
+
+def mistral():
+    """The window is shorter than the prompts, and no multiple of a page."""
+    return transformers.MistralForCausalLM(transformers.MistralConfig(
+        **{**SHAPE, "num_hidden_layers": 3}, rope_parameters=default_rope(1e4), sliding_window=37)), [5, 300]
+
+
+def llama_bias():
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        **{**SHAPE, "num_hidden_layers": 3}, rope_parameters=default_rope(1e4), attention_bias=True,
+        mlp_bias=True)), [5, 60]
+
+
+MODELS = (llama3, qwen2, qwen3, yarn, qwen3_moe, qwen3_moe_step, mixtral, mistral, llama_bias)
+
+
+class RoutingMargin:
+    """The smallest lead of a chosen expert over one that was not, since the last look."""
+
+    def __init__(self, model):
+        self.least = float("inf")
+        for module in model.modules():
+            if type(module).__name__.endswith("TopKRouter"):
+                module.register_forward_hook(self.look)
+
+    def look(self, module, _inputs, outputs):
+        sorted_logits = outputs[0].float().sort(dim=-1, descending=True).values
+        lead = sorted_logits[:, module.top_k - 1] - sorted_logits[:, module.top_k]
+        self.least = min(self.least, lead.min().item())
+
+    def take(self):
+        least, self.least = self.least, float("inf")
+        return least
 
 
 def spread_weights(model, generator):
@@ -97,11 +152,12 @@ def greedy(model, prompt):
 
 
 def decided_prompt(model, length, generator):
-    """A random prompt none of whose greedy steps is so near a tie that rounding would decide it."""
-    for _ in range(20):
+    """A random prompt none of whose greedy steps and routes is so near a tie that rounding decides it."""
+    margin = RoutingMargin(model)
+    for _ in range(60):
         prompt = torch.randint(0, 300, (length,), generator=generator).tolist()
         tokens, lead = greedy(model, prompt)
-        if lead > 2e-3:
+        if margin.take() > 1e-3 and lead > 2e-3:
             return prompt, tokens, lead
     raise RuntimeError(f"no prompt of {length} tokens has decided greedy steps")
 

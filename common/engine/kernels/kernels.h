@@ -5,8 +5,8 @@
 // on the model alone:
 //   - linear: one fused multiply-add per input, in input order. No kernel splits the inputs, so
 //     neither the number of rows nor the tile of a row matters.
-//   - attention: per query row, keys in blocks of kKeyBlock from position 0 on. Neither the chunk
-//     of the row nor the page size matters.
+//   - attention: per query row, keys in blocks of kKeyBlock from position 0 on, or from the block
+//     where the row's window begins. Neither the chunk of the row nor the page size matters.
 // The price: a single row can't spread one dot product over vector lanes. Instead weights are
 // packed so that lanes hold different outputs, which costs nothing. Tables of different instruction
 // sets round differently (the scalar one doesn't fuse), so their results are only close.
@@ -73,7 +73,8 @@ struct AttentionArgs {
   int tokens;
   int heads;  // Query heads of this KV head.
   int head_dim;
-  int first_position;  // Token 0's; token t attends to positions [0, first_position + t].
+  int first_position;  // Token 0's; token t attends to positions up to first_position + t,
+  int window = 0;      // and to so many at most, the last ones; 0: to all.
   float scale;
   KvTiles<Element> kv;
 };
@@ -103,6 +104,9 @@ struct KernelTable {
   // y += x.
   void (*add)(const float* x, size_t count, float* y);
 
+  // y += scale * x, each by one fused multiply-add where the table fuses.
+  void (*add_scaled)(const float* x, float scale, size_t count, float* y);
+
   // y[r] += bias for `rows` rows of `dim`.
   void (*add_bias)(const float* bias, int rows, int dim, float* y);
 
@@ -113,7 +117,8 @@ struct KernelTable {
   void (*linear_bf16)(const PackedBf16Matrix& w, const float* x, int rows, int panel_begin,
                       int panel_end, float* y, size_t y_stride);
 
-  // Causal attention with online softmax; no score matrix beyond a few rows by kKeyBlock.
+  // Causal attention with online softmax; keys before all tokens' windows are not read; no score
+  // matrix beyond a few rows by kKeyBlock.
   void (*attention)(const AttentionArgs<float>& args);
   void (*attention_bf16)(const AttentionArgs<Bf16>& args);
 

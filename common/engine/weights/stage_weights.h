@@ -17,6 +17,7 @@
 namespace baton {
 
 // A vector is empty if the model family does not have it.
+using GatedBlock = GatedLayer<std::vector<float>, std::unique_ptr<Linear>>;
 using LayerBlock = DecoderLayer<std::vector<float>, std::unique_ptr<Linear>>;
 
 // One rank's part of the weights. Dimension `hidden` is always the whole model's.
