@@ -297,7 +297,8 @@ Kind KindOf(const ModelConfig& config, absl::string_view name) {
   }
   const int layer = LayerOf(name);
   if (layer >= config.num_hidden_layers) return Kind::kExtraLayer;
-  if (layer >= 0 && ContainsAny(name, {".experts.", ".shared_expert", ".mlp.gate.", ".moe."})) {
+  if (layer >= 0 && ContainsAny(name, {".experts.", ".shared_expert", ".mlp.gate.", ".moe.",
+                                       ".block_sparse_moe."})) {
     return Kind::kExperts;
   }
   if (name == "lm_head.weight" && config.tie_word_embeddings) return Kind::kTiedHead;
@@ -329,7 +330,9 @@ std::string Reason(Kind kind, const ModelConfig& config) {
       return absl::StrCat("config.json says \"num_hidden_layers\" ", config.num_hidden_layers,
                           ", so these layers would not run");
     case Kind::kExperts:
-      return absl::StrCat(config.architecture, " has no experts");
+      if (config.experts.count == 0) return absl::StrCat(config.architecture, " has no experts");
+      return absl::StrCat(config.architecture, " with this config.json has no such expert, and ",
+                          "without it the model computes something else");
     case Kind::kBias:
       return absl::StrCat(config.architecture,
                           " with this config.json has no such bias, and without it the model "
