@@ -23,24 +23,38 @@ Wide PackedBytes(int64_t outputs, int64_t inputs, ElementType type) {
   return Wide{(outputs + width - 1) / width} * width * inputs * Bytes(type);
 }
 
-Wide GatedBytes(int64_t hidden, int64_t inner, ElementType type) {
-  return PackedBytes(2 * inner, hidden, type) + PackedBytes(hidden, inner, type);
-}
+// The same of a layer's projections, which may be FP8: a byte for each element, and scales.
+struct Projections {
+  ElementType type;
+  bool fp8;
 
-Wide LayerBytes(const ModelConfig& config, LayerRange layers, ElementType type) {
+  Wide Bytes(int64_t outputs, int64_t inputs) const {
+    if (!fp8) return PackedBytes(outputs, inputs, type);
+    const int64_t width = kernels::FindKernels("")->panel_width;
+    const int64_t blocks = (inputs + kFp8Block - 1) / kFp8Block;
+    return Wide{(outputs + width - 1) / width} * width * (inputs + blocks * kFloatBytes);
+  }
+  Wide Gated(int64_t hidden, int64_t inner) const {
+    return Bytes(2 * inner, hidden) + Bytes(hidden, inner);
+  }
+};
+
+Wide LayerBytes(const ModelConfig& config, const ExecutorShape& shape) {
+  const LayerRange layers = shape.layers;
+  const Projections of{shape.matrices, config.fp8 && shape.keeps_fp8};
   const int64_t hidden = config.hidden_size;
   const int64_t query = config.query_size();
   const int64_t kv = config.kv_size();
   const int64_t inner = config.intermediate_size;
   const int64_t bias = (config.qkv_bias ? query + 2 * kv : 0) + (config.o_bias ? hidden : 0);
   const int64_t norms = 2 * hidden + (config.qk_norm ? 2 * int64_t{config.head_dim} : 0);
-  const Wide shared = PackedBytes(query + 2 * kv, hidden, type) + PackedBytes(hidden, query, type) +
-                      (bias + norms) * kFloatBytes;
+  const Wide shared =
+      of.Bytes(query + 2 * kv, hidden) + of.Bytes(hidden, query) + (bias + norms) * kFloatBytes;
   const Wide dense =
-      GatedBytes(hidden, inner, type) + (config.mlp_bias ? 2 * inner + hidden : 0) * kFloatBytes;
+      of.Gated(hidden, inner) + (config.mlp_bias ? 2 * inner + hidden : 0) * kFloatBytes;
   const Experts& experts = config.experts;
-  const Wide sparse = PackedBytes(experts.count, hidden, type) +
-                      experts.held * GatedBytes(hidden, experts.inner, type);
+  const Wide sparse = PackedBytes(experts.count, hidden, shape.matrices) +
+                      experts.held * of.Gated(hidden, experts.inner);
   const int64_t sparse_layers = config.SparseLayers(layers.begin, layers.end);
   return layers.size() * shared + (layers.size() - sparse_layers) * dense + sparse_layers * sparse;
 }
@@ -63,7 +77,7 @@ Wide WeightBytes(const ModelConfig& config, const ExecutorShape& shape) {
   const Wide vocabulary = Wide{config.vocab_size} * config.hidden_size;
   const bool first = shape.layers.begin == 0;
   const bool last = shape.layers.end == config.num_hidden_layers;
-  Wide bytes = LayerBytes(config, shape.layers, shape.matrices);
+  Wide bytes = LayerBytes(config, shape);
   // Tied embeddings are the head's rows where both are here.
   const bool shared = last && config.tie_word_embeddings;
   if (first && !shared) bytes += vocabulary * shape.embedding_element_bytes;

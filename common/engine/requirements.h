@@ -43,6 +43,7 @@ absl::Status CheckExecutorSizes(int64_t page_size, int64_t threads);
 struct ExecutorShape {
   LayerRange layers;
   ElementType matrices = ElementType::kFloat32;
+  bool keeps_fp8 = true;                            // Whether FP8 matrices stay FP8 instead.
   ElementType activations = ElementType::kFloat32;  // Between stages.
   ElementType kv = ElementType::kFloat32;
   int embedding_element_bytes = 2;  // Unless the embeddings are the head's rows.

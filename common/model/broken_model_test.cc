@@ -133,7 +133,14 @@ std::vector<Row> ConfigRows() {
              "\"attention_bias\" must be true or false"),
       Config("MlpBias", "mlp_bias", true, kUnsupported, "\"mlp_bias\""),
       Config("Quantized", "quantization_config", {{"quant_method", "fp8"}}, kUnsupported,
-             "\"quantization_config\""),
+             "\"quantization_config.weight_block_size\" must be [128, 128]"),
+      Config("QuantizedOtherwise", "quantization_config", {{"quant_method", "awq"}}, kUnsupported,
+             "\"quantization_config.quant_method\" is \"awq\"; supported is \"fp8\""),
+      Config("StaticActivations", "quantization_config",
+             {{"quant_method", "fp8"}, {"activation_scheme", "static"}}, kUnsupported,
+             "\"quantization_config.activation_scheme\" is \"static\""),
+      Config("QuantizationIsAList", "quantization_config", {1}, kInvalid,
+             "\"quantization_config\" must be an object"),
       Config("PartialRotary", "partial_rotary_factor", 0.5, kUnsupported,
              "\"partial_rotary_factor\""),
       Config("Experts", "num_experts", 8, kUnsupported, "\"num_experts\""),
@@ -193,6 +200,50 @@ Row SparseTensors(std::string name, const std::function<void(Json&)>& edit, absl
   Row row = Header(std::move(name), edit, code, std::move(message));
   row.model = kSparse;
   return row;
+}
+
+// FP8 with scales; the shapes of 200 columns have two blocks.
+Row Fp8(std::string name, const std::function<void(Json&)>& edit, absl::StatusCode code,
+        std::string message) {
+  Row row = Header(std::move(name), edit, code, std::move(message));
+  row.model.fp8 = true;
+  row.model.intermediate_size = 200;
+  return row;
+}
+
+std::vector<Row> Fp8Rows() {
+  constexpr char kDown[] = "model.layers.1.mlp.down_proj.weight";
+  constexpr char kScale[] = "model.layers.1.mlp.down_proj.weight_scale_inv";
+  Row told = Fp8(
+      "Fp8ThatConfigDoesNotSay", [](Json&) {}, kUnsupported, "has dtype F8_E4M3");
+  told.break_it = [](const ModelDirectory& model) {
+    model.EditConfig([](Json& config) { config.erase("quantization_config"); });
+  };
+  return {
+      told,
+      Fp8(
+          "NoScales", [=](Json& h) { h.erase(kScale); }, kMissing, kScale),
+      Fp8(
+          "ScalesOfAnotherShape",
+          [=](Json& h) {
+            h[kScale]["shape"] = {2, 1};
+          },
+          kInvalid, "weight_scale_inv has shape [2, 1], but config.json makes it [1, 2]"),
+      Fp8(
+          "ScalesAreIntegers", [=](Json& h) { h[kScale]["dtype"] = "I32"; }, kUnsupported,
+          "weight_scale_inv has dtype I32"),
+      Fp8(
+          "AnotherFp8", [=](Json& h) { h[kDown]["dtype"] = "F8_E5M2"; }, kUnsupported,
+          "down_proj.weight has dtype F8_E5M2"),
+      Fp8(
+          "Fp8Norm",
+          [](Json& h) {
+            h["model.norm.weight"]["dtype"] = "F8_E4M3";
+            h["model.norm.weight"]["data_offsets"][1] =
+                h["model.norm.weight"]["data_offsets"][0].get<int>() + 64;
+          },
+          kUnsupported, "model.norm.weight has dtype F8_E4M3"),
+  };
 }
 
 std::vector<Row> SparseRows() {
@@ -431,6 +482,7 @@ TEST_P(BrokenModelTest, IsRefused) {
 
 constexpr auto kRowName = [](const auto& info) { return info.param.name; };
 INSTANTIATE_TEST_SUITE_P(Config, BrokenModelTest, testing::ValuesIn(ConfigRows()), kRowName);
+INSTANTIATE_TEST_SUITE_P(Fp8, BrokenModelTest, testing::ValuesIn(Fp8Rows()), kRowName);
 INSTANTIATE_TEST_SUITE_P(Sparse, BrokenModelTest, testing::ValuesIn(SparseRows()), kRowName);
 INSTANTIATE_TEST_SUITE_P(Weights, BrokenModelTest, testing::ValuesIn(WeightRows()), kRowName);
 

@@ -58,14 +58,17 @@ void AppendExperts(const ModelConfig& config, std::string* text) {
   }
 }
 
-absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, const std::vector<WeightSpec>& specs) {
+absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, std::vector<WeightSpec> specs) {
   RunningChecksum hash;
   std::vector<std::byte> block(kReadBytes);
-  for (const WeightSpec& spec : specs) {
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const WeightSpec spec = specs[i];
     BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(reader, spec));
     const std::string label = absl::StrCat(spec.name, " ", DTypeName(tensor.dtype), "[",
                                            absl::StrJoin(tensor.shape, ","), "]\n");
     hash.Add(std::as_bytes(std::span(label)));
+    // Behind the others: `specs` grows.
+    if (tensor.dtype == DType::kF8E4M3) specs.push_back(ScalesOf(spec));
     for (size_t at = 0; at < tensor.byte_count;) {
       const auto part = std::span(block).first(std::min(block.size(), tensor.byte_count - at));
       BATON_RETURN_IF_ERROR(tensor.Read(at, part));
@@ -89,6 +92,7 @@ uint64_t ConfigFingerprint(const ModelConfig& config) {
                   " qk_norm=", config.qk_norm);
   AppendExperts(config, &text);
   // Said only where they are there, so that older versions agree about models that they know.
+  if (config.fp8) absl::StrAppend(&text, " fp8");
   if (config.o_bias) absl::StrAppend(&text, " o_bias");
   if (config.mlp_bias) absl::StrAppend(&text, " mlp_bias");
   if (config.sliding_window > 0) absl::StrAppend(&text, " window=", config.sliding_window);

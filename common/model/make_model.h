@@ -36,7 +36,11 @@ struct RandomModelOptions {
   bool llama3_rope_scaling = false;  // Factor 8 over a quarter of max_position_embeddings.
   bool tie_word_embeddings = false;
   DType dtype = DType::kF32;  // F32, BF16 or F16.
-  int shards = 1;             // More than one also writes model.safetensors.index.json.
+  // Projections as FP8 with scales, as quantization_config then says; or the float32 values that
+  // those are worth, all else the same.
+  bool fp8 = false;
+  bool fp8_widened = false;
+  int shards = 1;  // More than one also writes model.safetensors.index.json.
   uint64_t seed = 1;
 };
 

@@ -33,7 +33,6 @@ struct MathKey {
   double neutral;
 };
 constexpr MathKey kMathKeys[] = {
-    {"quantization_config", 0},
     {"mlp_bias", 0},
     {"partial_rotary_factor", 1},
     {"rotary_pct", 1},
@@ -93,6 +92,36 @@ absl::Status ParseShapes(const ConfigReader& reader, const Family& family, Model
     BATON_ASSIGN_OR_RETURN(config.head_dim, reader.Int("head_dim", 1, kMaxHeadDim));
   }
   return ParseKvHeads(reader, family, config);
+}
+
+// FP8 in blocks, as DeepSeek and Qwen publish it. "modules_to_not_convert" need not be read: each
+// tensor says by its type what it is.
+absl::Status ParseQuantization(const ConfigReader& reader, ModelConfig& config) {
+  constexpr const char* kKey = "quantization_config";
+  const Json* value = reader.Find(kKey);
+  if (value == nullptr || (value->is_object() && value->empty())) return absl::OkStatus();
+  if (!value->is_object()) return reader.Error(kKey, "must be an object");
+  const ConfigReader keys = reader.Inside(kKey);
+  struct Known {
+    const char* key;
+    const char* otherwise;
+    const char* value;
+  };
+  for (const Known& known : {Known{"quant_method", "", "fp8"}, Known{"fmt", "e4m3", "e4m3"},
+                             Known{"activation_scheme", "dynamic", "dynamic"}}) {
+    BATON_ASSIGN_OR_RETURN(const std::string text, keys.StringOr(known.key, known.otherwise));
+    if (text != known.value) {
+      return keys.Unsupported(
+          known.key, absl::StrCat("is \"", text, "\"; supported is \"", known.value, "\""));
+    }
+  }
+  constexpr const char* kBlock = "weight_block_size";
+  const Json* block = keys.Find(kBlock);
+  if (block == nullptr || *block != Json::array({kFp8Block, kFp8Block})) {
+    return keys.Unsupported(kBlock, absl::StrCat("must be [", kFp8Block, ", ", kFp8Block, "]"));
+  }
+  config.fp8 = true;
+  return absl::OkStatus();
 }
 
 absl::Status RefuseUnsupportedMath(const ConfigReader& reader, const Family& family,
@@ -228,6 +257,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   // Transformers up to 4 write torch_dtype, 5 and later dtype.
   BATON_ASSIGN_OR_RETURN(config.torch_dtype,
                          reader.StringOr(reader.Has("torch_dtype") ? "torch_dtype" : "dtype", ""));
+  BATON_RETURN_IF_ERROR(ParseQuantization(reader, config));
   BATON_RETURN_IF_ERROR(family->configure(reader, config));
   if (config.head_dim % 2 != 0) {
     return reader.Error("head_dim", absl::StrCat("must be even for rope, is ", config.head_dim));

@@ -39,6 +39,9 @@ struct Experts {
   std::vector<int> dense_layers;
 };
 
+// Rows and columns of the blocks of FP8 matrices that have a scale each.
+inline constexpr int kFp8Block = 128;
+
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM", ...
   int hidden_size = 0;
@@ -62,6 +65,9 @@ struct ModelConfig {
   bool mlp_bias = false;  // On the three projections of a dense feed-forward layer.
   bool qk_norm = false;   // RMSNorm over head_dim of queries and keys, before rope.
   Experts experts;
+  // Projections of the layers may be FP8 (e4m3), each block of 128 by 128 with a scale. A router
+  // and what is no matrix never are.
+  bool fp8 = false;
   // A token attends to itself and the sliding_window - 1 tokens before it; 0: to all before it.
   int sliding_window = 0;
 

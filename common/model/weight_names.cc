@@ -15,6 +15,15 @@ int64_t WeightSpec::ElementCount() const {
   return count;
 }
 
+namespace {
+
+// Says where the scales of a projection are if it is stored as FP8.
+void MayBeFp8(std::initializer_list<WeightSpec*> specs) {
+  for (WeightSpec* const spec : specs) spec->scale = spec->name + "_scale_inv";
+}
+
+}  // namespace
+
 // The order is that of the fingerprint, which must not change.
 std::vector<WeightSpec> LayerWeights::All() const {
   std::vector<WeightSpec> all = {input_norm, q, k, v};
@@ -47,6 +56,7 @@ GatedWeights GatedWeightsOf(const ModelConfig& config, const std::string& prefix
   weights.gate = {absl::StrCat(prefix, names.gate, ".weight"), {inner, hidden}};
   weights.up = {absl::StrCat(prefix, names.up, ".weight"), {inner, hidden}};
   weights.down = {absl::StrCat(prefix, names.down, ".weight"), {hidden, inner}};
+  if (config.fp8) MayBeFp8({&weights.gate, &weights.up, &weights.down});
   return weights;
 }
 
@@ -98,6 +108,7 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
     weights.k_norm = spec("self_attn.k_norm.weight", {config.head_dim});
   }
   weights.o = spec("self_attn.o_proj.weight", {hidden, query});
+  if (config.fp8) MayBeFp8({&weights.q, &weights.k, &weights.v, &weights.o});
   if (config.o_bias) weights.o_bias = spec("self_attn.o_proj.bias", {hidden});
   weights.post_attention_norm = spec("post_attention_layernorm.weight", {hidden});
   AddFeedForward(config, layer, weights);
@@ -168,6 +179,11 @@ std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin,
   return all;
 }
 
+WeightSpec ScalesOf(const WeightSpec& spec) {
+  const auto blocks = [](int64_t size) { return (size + kFp8Block - 1) / kFp8Block; };
+  return {spec.scale, {blocks(spec.shape[0]), blocks(spec.shape[1])}};
+}
+
 absl::StatusOr<StoredTensor> FindWeight(WeightReader& reader, const WeightSpec& spec) {
   BATON_ASSIGN_OR_RETURN(StoredTensor tensor, reader.Find(spec.name));
   if (tensor.shape != spec.shape) {
@@ -175,6 +191,7 @@ absl::StatusOr<StoredTensor> FindWeight(WeightReader& reader, const WeightSpec& 
         absl::StrCat("tensor ", spec.name, " has shape [", absl::StrJoin(tensor.shape, ", "),
                      "], but config.json makes it [", absl::StrJoin(spec.shape, ", "), "]"));
   }
+  if (tensor.dtype == DType::kF8E4M3 && !spec.scale.empty()) return tensor;
   if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kBF16 && tensor.dtype != DType::kF16) {
     return absl::UnimplementedError(absl::StrCat("tensor ", spec.name, " has dtype ",
                                                  DTypeName(tensor.dtype),

@@ -22,6 +22,8 @@ struct WeightSpec {
   // A rank's part of it; nothing: all. A vector has rows alone.
   std::optional<IndexRange> rows = std::nullopt;
   std::optional<IndexRange> columns = std::nullopt;
+  // The tensor of the scales if this one is stored as FP8; "": it can't be.
+  std::string scale = "";
 
   int64_t ElementCount() const;  // Elements in the part.
 };
@@ -66,7 +68,11 @@ WeightSpec HeadWeight(const ModelConfig& config);
 // Everything that the stage of layers [layer_begin, layer_end) reads, each tensor once.
 std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin, int layer_end);
 
-// Finds `spec` and checks its shape and that it is F32, BF16 or F16; errors name the tensor.
+// The scales of a matrix that is stored as FP8: one for each block, those at the edges included.
+WeightSpec ScalesOf(const WeightSpec& spec);
+
+// Finds `spec` and checks its shape and that it is F32, BF16 or F16, or F8_E4M3 where it may have
+// scales; errors name the tensor.
 absl::StatusOr<StoredTensor> FindWeight(WeightReader& reader, const WeightSpec& spec);
 
 }  // namespace baton

@@ -10,14 +10,16 @@ or those that are named:
     venv/bin/pip install torch==2.4.1 transformers==4.53.3 safetensors 'numpy<2'
     venv/bin/python tests/parity/make_model_fixtures.py common/engine/testdata/parity [NAME...]
 
-"yarn" was made with transformers 4.46.3 and torch 1.13. qwen3_moe, qwen3_moe_step, mixtral, mistral
-and llama_bias were made with transformers 5.24.0 and torch 2.15.0; expected.json says so.
+"yarn" was made with transformers 4.46.3 and torch 1.13. qwen3_moe, qwen3_moe_step, mixtral, mistral,
+llama_bias and qwen3_moe_fp8 were made with transformers 5.24.0 and torch 2.15.0; expected.json says so.
 """
 
 import json
 import pathlib
 import sys
+import tempfile
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -103,7 +105,41 @@ def llama_bias():
         mlp_bias=True)), [5, 60]
 
 
-MODELS = (llama3, qwen2, qwen3, yarn, qwen3_moe, qwen3_moe_step, mixtral, mistral, llama_bias)
+def qwen3_moe_fp8():
+    """Hidden and expert sizes of which the blocks of 128 are ragged; "fp8" in the name quantises the projections."""
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        **{**SHAPE, "hidden_size": 160, "intermediate_size": 144, "num_hidden_layers": 2}, head_dim=48,
+        rope_parameters=default_rope(1e6), num_experts=4, num_experts_per_tok=2, moe_intermediate_size=136,
+        norm_topk_prob=True, mlp_only_layers=[1])), [5, 60]
+
+
+MODELS = (llama3, qwen2, qwen3, yarn, qwen3_moe, qwen3_moe_step, mixtral, mistral, llama_bias, qwen3_moe_fp8)
+
+
+def quantise(path):
+    """Makes the projections of a saved model FP8 with a scale for each block; returns what all tensors are worth."""
+    file = path / "model.safetensors"
+    stored, worth = {}, {}
+    for name, tensor in safetensors.torch.load_file(file).items():
+        stored[name], worth[name] = tensor, tensor.float()
+        if "_proj.weight" not in name:
+            continue
+        rows, columns = tensor.shape
+        scales = torch.zeros(-(-rows // 128), -(-columns // 128))
+        codes, values = torch.empty(tensor.shape, dtype=torch.float8_e4m3fn), torch.empty(tensor.shape)
+        for i in range(scales.shape[0]):
+            for j in range(scales.shape[1]):
+                block = (slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128))
+                scales[i, j] = tensor[block].float().abs().max() / 448
+                codes[block] = (tensor[block].float() / scales[i, j]).to(torch.float8_e4m3fn)
+                values[block] = codes[block].float() * scales[i, j]
+        stored[name], stored[name + "_scale_inv"], worth[name] = codes, scales, values
+    safetensors.torch.save_file(stored, file, metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
+                                         weight_block_size=[128, 128])
+    (path / "config.json").write_text(json.dumps(config, indent=2))
+    return worth
 
 
 class RoutingMargin:
@@ -185,6 +221,14 @@ def main():
         model, narrow = (
             type(model).from_pretrained(path, torch_dtype=dtype, attn_implementation="eager").eval()
             for dtype in (torch.float32, torch.bfloat16))
+        if "fp8" in name:
+            with tempfile.TemporaryDirectory() as directory:
+                model.save_pretrained(directory)
+                safetensors.torch.save_file(quantise(path), pathlib.Path(directory) / "model.safetensors",
+                                            metadata={"format": "pt"})
+                model, narrow = (type(model).from_pretrained(
+                    directory, torch_dtype=dtype, attn_implementation="eager").eval()
+                    for dtype in (torch.float32, torch.bfloat16))
         cases = []
         for length in lengths:
             prompt, tokens, lead = decided_prompt(model, length, generator)

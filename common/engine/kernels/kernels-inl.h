@@ -169,6 +169,7 @@ const KernelTable kTable = {
     .add_bias = AddBias,
     .linear = Linear,
     .linear_bf16 = Linear,
+    .linear_e4m3 = Linear,
     .attention = Attention,
     .attention_bf16 = Attention,
     .to_bf16 = ToBf16,

@@ -89,7 +89,14 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
   std::unique_ptr<CpuStageModel> model(new CpuStageModel(setup, *kernels, options));
   BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
                          ChooseLinear(options, setup.dtype, *kernels, model->threads_));
-  BATON_ASSIGN_OR_RETURN(model->stage_, LoadStage(setup, make_linear, options.on_progress));
+  ScaledLinearFactory make_scaled;
+  if (options.linear != LinearBackend::kTorch) {
+    make_scaled = [kernels, &threads = model->threads_](int outputs, int inputs, int offset) {
+      return MakeNativeScaledLinear(outputs, inputs, offset, *kernels, threads);
+    };
+  }
+  BATON_ASSIGN_OR_RETURN(model->stage_,
+                         LoadStage(setup, make_linear, make_scaled, options.on_progress));
   // After the weights: only now are the sizes in config.json checked against real tensors.
   BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(setup.kv));
   model->kv_memory_ = std::make_unique<HostKvMemory>(setup.kv, model->pool_->Bytes());
