@@ -41,11 +41,17 @@ void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 namespace baton {
 namespace {
 
-TEST(HelperAllocationTest, HelpersAllocateNothing) {
+class HelperAllocationTest : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Families, HelperAllocationTest,
+                         testing::Values("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"));
+
+TEST_P(HelperAllocationTest, HelpersAllocateNothing) {
   is_caller = true;
   RandomModelOptions model;
+  model.architecture = GetParam();
   model.num_hidden_layers = 2;
-  const std::string path = testing::TempDir() + "/model";
+  const std::string path = testing::TempDir() + "/" + GetParam();
   ASSERT_TRUE(MakeRandomModel(path, model).ok());
   ExecutorOptions options;
   options.model_path = path;

@@ -49,6 +49,17 @@ constexpr ParityRow kRows[] = {
     {"llama3", kTorch, {3, 2}, true, 8, kNative, 1, kBFloat16, kBFloat16},
 };
 
+// What the families above lack, spread over stages and ranks of both sides.
+constexpr ParityRow kVariants[] = {
+    {"qwen3_moe", kNative, {2, 1}, false, 1, kNative, 1, kFloat32, kFloat32},
+    {"qwen3_moe", kNative, {3, 2}, true, 4, kNative, 4, kFloat32, kFloat32},
+    {"qwen3_moe_step", kTorch, {2, 2}, false, 2, kNative, 2, kFloat32, kFloat32},
+    {"mixtral", kNative, {2, 2}, true, 1, kTorch, 1, kFloat32, kFloat32},
+    {"mistral", kNative, {2, 2}, false, 8, kNative, 2, kFloat32, kFloat32},
+    {"mistral", kTorch, {2, 1}, false, 1, kNative, 1, kFloat32, kFloat32},
+    {"llama_bias", kNative, {2, 2}, true, 2, kTorch, 4, kFloat32, kFloat32},
+};
+
 class ParityMatrixTest : public ::testing::TestWithParam<ParityRow> {};
 
 TEST_P(ParityMatrixTest, TokensAreHuggingFaces) {
@@ -58,6 +69,9 @@ TEST_P(ParityMatrixTest, TokensAreHuggingFaces) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, ParityMatrixTest, ::testing::ValuesIn(kRows),
+                         [](const auto& info) { return info.param.Name(); });
+
+INSTANTIATE_TEST_SUITE_P(Variants, ParityMatrixTest, ::testing::ValuesIn(kVariants),
                          [](const auto& info) { return info.param.Name(); });
 
 // ---- What the table covers ----

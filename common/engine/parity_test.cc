@@ -81,6 +81,14 @@ INSTANTIATE_TEST_SUITE_P(Models, ParityTest,
                                   BackendName(std::get<1>(info.param));
                          });
 
+INSTANTIATE_TEST_SUITE_P(Variants, ParityTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::kParityVariants),
+                                            ::testing::ValuesIn(kBackends)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + "_" +
+                                  BackendName(std::get<1>(info.param));
+                         });
+
 // Rope whose cosines and sines have a magnitude, past the length that it was trained on.
 INSTANTIATE_TEST_SUITE_P(Stretched, ParityTest,
                          ::testing::Combine(::testing::Values("yarn"),

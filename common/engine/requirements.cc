@@ -23,24 +23,61 @@ Wide PackedBytes(int64_t outputs, int64_t inputs, ElementType type) {
   return Wide{(outputs + width - 1) / width} * width * inputs * Bytes(type);
 }
 
-Wide LayerBytes(const ModelConfig& config, ElementType type) {
+// The same of a layer's projections, which may be FP8: a byte for each element, and scales.
+struct Projections {
+  ElementType type;
+  bool fp8;
+
+  Wide Bytes(int64_t outputs, int64_t inputs) const {
+    if (!fp8) return PackedBytes(outputs, inputs, type);
+    const int64_t width = kernels::FindKernels("")->panel_width;
+    const int64_t blocks = (inputs + kFp8Block - 1) / kFp8Block;
+    return Wide{(outputs + width - 1) / width} * width * (inputs + blocks * kFloatBytes);
+  }
+  Wide Gated(int64_t hidden, int64_t inner) const {
+    return Bytes(2 * inner, hidden) + Bytes(hidden, inner);
+  }
+};
+
+Wide LayerBytes(const ModelConfig& config, const ExecutorShape& shape) {
+  const LayerRange layers = shape.layers;
+  const Projections of{shape.matrices, config.fp8 && shape.keeps_fp8};
   const int64_t hidden = config.hidden_size;
   const int64_t query = config.query_size();
   const int64_t kv = config.kv_size();
   const int64_t inner = config.intermediate_size;
-  const Wide matrices = PackedBytes(query + 2 * kv, hidden, type) +
-                        PackedBytes(hidden, query, type) + PackedBytes(2 * inner, hidden, type) +
-                        PackedBytes(hidden, inner, type);
-  const int64_t bias = config.qkv_bias ? query + 2 * kv : 0;
+  const int64_t bias = (config.qkv_bias ? query + 2 * kv : 0) + (config.o_bias ? hidden : 0);
   const int64_t norms = 2 * hidden + (config.qk_norm ? 2 * int64_t{config.head_dim} : 0);
-  return matrices + (bias + norms) * kFloatBytes;
+  const Wide shared =
+      of.Bytes(query + 2 * kv, hidden) + of.Bytes(hidden, query) + (bias + norms) * kFloatBytes;
+  const Wide dense =
+      of.Gated(hidden, inner) + (config.mlp_bias ? 2 * inner + hidden : 0) * kFloatBytes;
+  const Experts& experts = config.experts;
+  const Wide sparse = PackedBytes(experts.count, hidden, shape.matrices) +
+                      experts.held * of.Gated(hidden, experts.inner);
+  const int64_t sparse_layers = config.SparseLayers(layers.begin, layers.end);
+  return layers.size() * shared + (layers.size() - sparse_layers) * dense + sparse_layers * sparse;
+}
+
+// The widest of the layers' gated layers.
+int64_t InnerColumns(const ModelConfig& config) {
+  return std::max(config.intermediate_size, config.experts.inner);
+}
+
+// What a sparse layer holds beside the buffers of every layer: the rows, what is added to them,
+// their scores and which experts they go to; and one expert's rows.
+Wide SparseScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
+  if (config.SparseLayers(shape.layers.begin, shape.layers.end) == 0) return 0;
+  const Wide row = 2 * Wide{config.hidden_size} + config.experts.count + 5 * config.experts.active;
+  const Wide rows = std::min<Wide>(shape.batch_tokens, kSparseRows);
+  return (row * rows + 2 * Wide{config.hidden_size} * kRowBlock) * kFloatBytes;
 }
 
 Wide WeightBytes(const ModelConfig& config, const ExecutorShape& shape) {
   const Wide vocabulary = Wide{config.vocab_size} * config.hidden_size;
   const bool first = shape.layers.begin == 0;
   const bool last = shape.layers.end == config.num_hidden_layers;
-  Wide bytes = LayerBytes(config, shape.matrices) * shape.layers.size();
+  Wide bytes = LayerBytes(config, shape);
   // Tied embeddings are the head's rows where both are here.
   const bool shared = last && config.tie_word_embeddings;
   if (first && !shared) bytes += vocabulary * shape.embedding_element_bytes;
@@ -53,7 +90,7 @@ Wide WeightBytes(const ModelConfig& config, const ExecutorShape& shape) {
 
 Wide ScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
   const Wide block_columns = 2 * Wide{config.hidden_size} + 2 * Wide{config.query_size()} +
-                             2 * Wide{config.kv_size()} + 3 * Wide{config.intermediate_size};
+                             2 * Wide{config.kv_size()} + 3 * Wide{InnerColumns(config)};
   // Per token: cosines and sines, its RowPlace, and the residual stream unless it is computed in
   // the memory of the activations that are sent on.
   Wide token = Wide{config.head_dim} * kFloatBytes + 8;
@@ -61,7 +98,8 @@ Wide ScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
   const bool last = shape.layers.end == config.num_hidden_layers;
   if (last || shape.activations != ElementType::kFloat32) token += config.hidden_size * kFloatBytes;
   if (last && shape.all_logits) logits = Wide{kLogitRows} * config.vocab_size * kFloatBytes;
-  return block_columns * kRowBlock * kFloatBytes + token * shape.batch_tokens + logits;
+  return block_columns * kRowBlock * kFloatBytes + SparseScratchBytes(config, shape) +
+         token * shape.batch_tokens + logits;
 }
 
 // The memory of the pages; the same for every backend.
@@ -108,7 +146,7 @@ ExecutorFootprint TorchFootprintOf(const ModelConfig& config, const ExecutorShap
   const Wide vocabulary = Wide{config.vocab_size} * config.hidden_size;
   const bool first = shape.layers.begin == 0;
   const bool last = shape.layers.end == config.num_hidden_layers;
-  Wide elements = Wide{config.LayerParameters()} * shape.layers.size();
+  Wide elements = config.LayerParameters(shape.layers.begin, shape.layers.end);
   if (first) elements += vocabulary;
   if (last && !(first && config.tie_word_embeddings)) elements += vocabulary;
   if (last) elements += config.hidden_size;
@@ -117,7 +155,7 @@ ExecutorFootprint TorchFootprintOf(const ModelConfig& config, const ExecutorShap
   // copies, and either queries, keys and values, or the two halves of the gated layer and their
   // product.
   const Wide width = std::max<Wide>(3 * Wide{config.query_size()} + 2 * Wide{config.kv_size()},
-                                    4 * Wide{config.intermediate_size});
+                                    4 * Wide{InnerColumns(config)});
   const Wide token = 4 * Wide{config.hidden_size} + width + config.head_dim;
   // Scores, masked scores and their softmax; the keys and values of the sequence.
   const Wide scores =
@@ -125,6 +163,10 @@ ExecutorFootprint TorchFootprintOf(const ModelConfig& config, const ExecutorShap
                Wide{config.num_attention_heads} * shape.batch_tokens * shape.context_tokens);
   Wide scratch =
       token * shape.batch_tokens + 3 * scores + 4 * Wide{config.kv_size()} * shape.context_tokens;
+  // The router's scores and their softmax; an expert's rows and what it adds to all rows.
+  if (config.experts.count > 0) {
+    scratch += (2 * Wide{config.experts.count} + 3 * Wide{config.hidden_size}) * shape.batch_tokens;
+  }
   if (last && shape.all_logits) scratch += 2 * Wide{kLogitRows} * config.vocab_size;
   footprint.scratch = Saturated(scratch * kFloatBytes);
   return footprint;

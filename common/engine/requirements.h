@@ -16,6 +16,10 @@ namespace baton {
 // scratch to stay in the second-level cache. A multiple of the register tile of every kernel table.
 inline constexpr int kRowBlock = 192;
 
+// Rows that pass through a sparse layer together. Each expert gets a few of them, so that there are
+// more: with 8 of 128 experts a token, an expert's weights are read once for 128 rows.
+inline constexpr int kSparseRows = 2048;
+
 // Rows of logits that exist at once when a prompt wants all of them: 20 MB at a vocabulary of 152K,
 // and enough to read the head's weights rarely.
 inline constexpr int kLogitRows = 32;
@@ -39,6 +43,7 @@ absl::Status CheckExecutorSizes(int64_t page_size, int64_t threads);
 struct ExecutorShape {
   LayerRange layers;
   ElementType matrices = ElementType::kFloat32;
+  bool keeps_fp8 = true;                            // Whether FP8 matrices stay FP8 instead.
   ElementType activations = ElementType::kFloat32;  // Between stages.
   ElementType kv = ElementType::kFloat32;
   int embedding_element_bytes = 2;  // Unless the embeddings are the head's rows.

@@ -137,13 +137,42 @@ TEST_P(InvarianceTest, BatchLargerThanOneBlockOfRowsEqualsItsParts) {
   EXPECT_EQ(parts.Append(0, std::span(prompt).subspan(123)), expected);
 }
 
+// More rows than an expert's buffers hold, and more than go through a sparse layer together.
+TEST_P(InvarianceTest, ExpertsAndWindowsChangeNoBitWhateverTheCut) {
+  RandomModelOptions sparse;
+  sparse.architecture = "Qwen3MoeForCausalLM";
+  sparse.mlp_only_layers = {2};
+  RandomModelOptions windowed;
+  windowed.architecture = "MixtralForCausalLM";
+  windowed.sliding_window = 100;
+  for (const auto& [name, model] : {std::pair{"sparse", sparse}, {"windowed", windowed}}) {
+    ExecutorOptions options = Options(ModelPath(name, model));
+    options.page_count = 192;
+    const auto expected = RunWhole(options);
+    EXPECT_EQ(RunCut(options, {0, 1, 3}, 150), expected);
+    for (const int chunk : {1, 37, 149}) EXPECT_EQ(RunCut(options, {0, 2}, chunk), expected);
+    const std::vector<int32_t> prompt = RandomPrompt(2100);
+    Chain whole(options, {0});
+    Chain parts(options, {0});
+    const auto long_text = whole.Append(0, prompt);
+    parts.Append(0, std::span(prompt).first(2090));
+    EXPECT_EQ(parts.Append(0, std::span(prompt).subspan(2090)), long_text);
+    options.threads = 3;
+    EXPECT_EQ(RunWhole(options), expected);
+  }
+}
+
 TEST(StageModelTest, EveryFamilyAndVariantIsCloseToTheScalarReference) {
-  for (const char* architecture : {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+  for (const char* architecture :
+       {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
+        "MixtralForCausalLM", "MistralForCausalLM"}) {
     for (const bool tied : {false, true}) {
       RandomModelOptions model;
       model.architecture = architecture;
       model.tie_word_embeddings = tied;
       model.llama3_rope_scaling = tied;
+      model.sliding_window = tied ? 70 : 0;
+      model.biases = std::string_view(architecture) == "LlamaForCausalLM";
       model.hidden_size = 72;  // No multiple of a vector.
       model.intermediate_size = 100;
       model.max_position_embeddings = 256;

@@ -37,6 +37,16 @@ class TensorParallelParityTest : public ::testing::TestWithParam<std::tuple<cons
     return RankChain(testing::ParityOptions(family(), grid().backend, dtype), grid().cuts,
                      grid().tp_size);
   }
+  void ExpectFloat32Parity() const {
+    RankChain chain = Chain(ElementType::kFloat32);
+    const auto forward = [&](std::span<const int32_t> tokens, int prefix) {
+      return chain.Logits(tokens, prefix);
+    };
+    for (const auto& fixture : testing::ParityFixtures(family())) {
+      testing::ExpectSameLogits(forward, fixture.float32);
+      testing::ExpectSameTokens(forward, fixture.float32);
+    }
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Grids, TensorParallelParityTest,
@@ -47,17 +57,22 @@ INSTANTIATE_TEST_SUITE_P(Grids, TensorParallelParityTest,
                                   std::get<1>(info.param).name;
                          });
 
-TEST_P(TensorParallelParityTest, LogitsAndGreedyTokensAreHuggingFaces) {
-  RankChain chain = Chain(ElementType::kFloat32);
-  const auto forward = [&](std::span<const int32_t> tokens, int prefix) {
-    return chain.Logits(tokens, prefix);
-  };
-  for (const auto& fixture : testing::ParityFixtures(family())) {
-    testing::ExpectSameLogits(forward, fixture.float32);
-    testing::ExpectSameTokens(forward, fixture.float32);
-  }
-}
+// Experts, biases and a window, in float32; the fixtures have 5, 6 and 8 experts.
+class VariantParityTest : public TensorParallelParityTest {};
 
+INSTANTIATE_TEST_SUITE_P(Grids, VariantParityTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::kParityVariants),
+                                            ::testing::Values(kGrids[0], kGrids[1],
+                                                              Grid{"pp2_tp2", {0, 1}, 2},
+                                                              kGrids[4])),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+
+TEST_P(VariantParityTest, LogitsAndGreedyTokensAreHuggingFaces) { ExpectFloat32Parity(); }
+
+TEST_P(TensorParallelParityTest, LogitsAndGreedyTokensAreHuggingFaces) { ExpectFloat32Parity(); }
 TEST_P(TensorParallelParityTest, Bf16TokensAreHuggingFacesButForNearTies) {
   RankChain chain = Chain(ElementType::kBFloat16);
   int ties = 0;

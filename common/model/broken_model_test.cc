@@ -128,10 +128,19 @@ std::vector<Row> ConfigRows() {
              "\"layer_types\" has \"sliding_attention\""),
       Config("TooFewLayerTypes", "layer_types", {"full_attention"}, kInvalid,
              "\"layer_types\" must list \"num_hidden_layers\" (2)"),
-      Config("AttentionBias", "attention_bias", true, kUnsupported, "\"attention_bias\""),
+      Config("AttentionBias", "attention_bias", true, kMissing, "self_attn.q_proj.bias"),
+      Config("AttentionBiasIsANumber", "attention_bias", 1, kInvalid,
+             "\"attention_bias\" must be true or false"),
       Config("MlpBias", "mlp_bias", true, kUnsupported, "\"mlp_bias\""),
       Config("Quantized", "quantization_config", {{"quant_method", "fp8"}}, kUnsupported,
-             "\"quantization_config\""),
+             "\"quantization_config.weight_block_size\" must be [128, 128]"),
+      Config("QuantizedOtherwise", "quantization_config", {{"quant_method", "awq"}}, kUnsupported,
+             "\"quantization_config.quant_method\" is \"awq\"; supported is \"fp8\""),
+      Config("StaticActivations", "quantization_config",
+             {{"quant_method", "fp8"}, {"activation_scheme", "static"}}, kUnsupported,
+             "\"quantization_config.activation_scheme\" is \"static\""),
+      Config("QuantizationIsAList", "quantization_config", {1}, kInvalid,
+             "\"quantization_config\" must be an object"),
       Config("PartialRotary", "partial_rotary_factor", 0.5, kUnsupported,
              "\"partial_rotary_factor\""),
       Config("Experts", "num_experts", 8, kUnsupported, "\"num_experts\""),
@@ -173,6 +182,135 @@ std::vector<Row> ConfigRows() {
     rows.push_back(WithoutKey(key));
   }
   return rows;
+}
+
+// A model of two layers with eight experts, the first of them dense.
+const RandomModelOptions kSparse = {
+    .architecture = "Qwen3MoeForCausalLM", .mlp_only_layers = {0}, .num_hidden_layers = 2};
+
+Row Sparse(std::string name, const char* key, Json value, absl::StatusCode code,
+           std::string message) {
+  Row row = Config(std::move(name), key, std::move(value), code, std::move(message));
+  row.model = kSparse;
+  return row;
+}
+
+Row SparseTensors(std::string name, const std::function<void(Json&)>& edit, absl::StatusCode code,
+                  std::string message) {
+  Row row = Header(std::move(name), edit, code, std::move(message));
+  row.model = kSparse;
+  return row;
+}
+
+// FP8 with scales; the shapes of 200 columns have two blocks.
+Row Fp8(std::string name, const std::function<void(Json&)>& edit, absl::StatusCode code,
+        std::string message) {
+  Row row = Header(std::move(name), edit, code, std::move(message));
+  row.model.fp8 = true;
+  row.model.intermediate_size = 200;
+  return row;
+}
+
+std::vector<Row> Fp8Rows() {
+  constexpr char kDown[] = "model.layers.1.mlp.down_proj.weight";
+  constexpr char kScale[] = "model.layers.1.mlp.down_proj.weight_scale_inv";
+  Row told = Fp8(
+      "Fp8ThatConfigDoesNotSay", [](Json&) {}, kUnsupported, "has dtype F8_E4M3");
+  told.break_it = [](const ModelDirectory& model) {
+    model.EditConfig([](Json& config) { config.erase("quantization_config"); });
+  };
+  return {
+      told,
+      Fp8(
+          "NoScales", [=](Json& h) { h.erase(kScale); }, kMissing, kScale),
+      Fp8(
+          "ScalesOfAnotherShape",
+          [=](Json& h) {
+            h[kScale]["shape"] = {2, 1};
+          },
+          kInvalid, "weight_scale_inv has shape [2, 1], but config.json makes it [1, 2]"),
+      Fp8(
+          "ScalesAreIntegers", [=](Json& h) { h[kScale]["dtype"] = "I32"; }, kUnsupported,
+          "weight_scale_inv has dtype I32"),
+      Fp8(
+          "AnotherFp8", [=](Json& h) { h[kDown]["dtype"] = "F8_E5M2"; }, kUnsupported,
+          "down_proj.weight has dtype F8_E5M2"),
+      Fp8(
+          "Fp8Norm",
+          [](Json& h) {
+            h["model.norm.weight"]["dtype"] = "F8_E4M3";
+            h["model.norm.weight"]["data_offsets"][1] =
+                h["model.norm.weight"]["data_offsets"][0].get<int>() + 64;
+          },
+          kUnsupported, "model.norm.weight has dtype F8_E4M3"),
+  };
+}
+
+std::vector<Row> SparseRows() {
+  constexpr char kUp[] = "model.layers.1.mlp.experts.5.up_proj.weight";
+  constexpr char kRouter[] = "model.layers.1.mlp.gate.weight";
+  return {
+      Sparse("ZeroExperts", "num_experts", 0, kInvalid, "\"num_experts\" must be between 1 and"),
+      Sparse("ExpertsAreAString", "num_experts", "8", kInvalid, "\"num_experts\" must be an int"),
+      Sparse("HugeExperts", "num_experts", 1 << 30, kInvalid, "\"num_experts\" must be between 1"),
+      Sparse("TwoNumbersOfExperts", "num_local_experts", 4, kInvalid,
+             "\"num_local_experts\" is 4, but \"num_experts\" is 8"),
+      Sparse("ZeroActive", "num_experts_per_tok", 0, kInvalid, "\"num_experts_per_tok\" must be"),
+      Sparse("MoreActiveThanExperts", "num_experts_per_tok", 9, kInvalid,
+             "\"num_experts_per_tok\" is 9, more than \"num_experts\" (8)"),
+      Sparse("ZeroStep", "decoder_sparse_step", 0, kInvalid,
+             "\"decoder_sparse_step\" must be between 1 and 2"),
+      Sparse("DenseLayerPastTheLast", "mlp_only_layers", {2}, kInvalid,
+             "\"mlp_only_layers\" must list layers from 0 to 1, got 2"),
+      Sparse("NegativeDenseLayer", "mlp_only_layers", {-1}, kInvalid, "got -1"),
+      Sparse("DenseLayersAreANumber", "mlp_only_layers", 1, kInvalid,
+             "\"mlp_only_layers\" must be a list"),
+      Sparse("TooManyDenseLayers", "mlp_only_layers", {0, 0, 0}, kInvalid, "must be a list of at"),
+      Sparse("NormIsANumber", "norm_topk_prob", 1, kInvalid, "\"norm_topk_prob\" must be true"),
+      Sparse("ZeroExpertColumns", "moe_intermediate_size", 0, kInvalid,
+             "\"moe_intermediate_size\" must be"),
+      Sparse("SharedExpert", "shared_expert_intermediate_size", 32, kUnsupported,
+             "\"shared_expert_intermediate_size\""),
+      Sparse("MoreExpertsThanInTheFile", "num_experts", 9, kInvalid,
+             "tensor model.layers.1.mlp.gate.weight has shape [8, 64], but config.json makes it "
+             "[9, 64]"),
+      Sparse("OtherExpertColumns", "moe_intermediate_size", 33, kInvalid,
+             "tensor model.layers.1.mlp.experts.0.gate_proj.weight has shape [32, 64], but "
+             "config.json makes it [33, 64]"),
+      {"ManyExpertsInManyLayers",
+       [](const ModelDirectory& m) {
+         m.EditConfig([](Json& config) {
+           config["num_experts"] = 4096;
+           config["num_hidden_layers"] = 4096;
+         });
+       },
+       kInvalid, "makes more than 65536", kSparse},
+      SparseTensors(
+          "NoRouter", [=](Json& h) { h.erase(kRouter); }, kMissing, kRouter),
+      SparseTensors(
+          "NoExpert", [=](Json& h) { h.erase(kUp); }, kMissing, kUp),
+      SparseTensors(
+          "ExpertOfAnotherShape",
+          [=](Json& h) {
+            h[kUp]["shape"] = {64, 32};
+          },
+          kInvalid, "up_proj.weight has shape [64, 32], but config.json makes it [32, 64]"),
+      {"NoShardOfExperts",
+       [](auto& m) { std::filesystem::remove(m.File("model-00003-of-00003.safetensors")); },
+       kMissing,
+       "model-00003-of-00003.safetensors: No such file",
+       {.architecture = "MixtralForCausalLM", .num_hidden_layers = 2, .shards = 3}},
+      {"ZeroWindow",
+       [](auto& m) { m.EditConfig([](Json& config) { config["sliding_window"] = 0; }); },
+       kInvalid,
+       "\"sliding_window\" must be between 1",
+       {.architecture = "MistralForCausalLM"}},
+      {"MixtralWithoutTheta",
+       [](auto& m) { m.EditConfig([](Json& config) { config.erase("rope_theta"); }); },
+       kInvalid,
+       "\"rope_theta\" is missing",
+       {.architecture = "MixtralForCausalLM"}},
+  };
 }
 
 std::vector<Row> WeightRows() {
@@ -344,6 +482,8 @@ TEST_P(BrokenModelTest, IsRefused) {
 
 constexpr auto kRowName = [](const auto& info) { return info.param.name; };
 INSTANTIATE_TEST_SUITE_P(Config, BrokenModelTest, testing::ValuesIn(ConfigRows()), kRowName);
+INSTANTIATE_TEST_SUITE_P(Fp8, BrokenModelTest, testing::ValuesIn(Fp8Rows()), kRowName);
+INSTANTIATE_TEST_SUITE_P(Sparse, BrokenModelTest, testing::ValuesIn(SparseRows()), kRowName);
 INSTANTIATE_TEST_SUITE_P(Weights, BrokenModelTest, testing::ValuesIn(WeightRows()), kRowName);
 
 }  // namespace

@@ -21,6 +21,7 @@ class ConfigReader {
   // The key's value; nullptr when it is missing or null, which Hugging Face treats alike.
   const nlohmann::json* Find(const char* key) const;
   bool Has(const char* key) const { return Find(key) != nullptr; }
+  bool HasKey(const char* key) const { return object_.contains(key); }  // Even if it is null.
 
   // A view of the object that the key has.
   ConfigReader Inside(const char* key) const { return {*Find(key), file_, prefix_ + key + "."}; }

@@ -48,14 +48,27 @@ void AppendRope(const RopeScaling& scaling, std::string* text) {
   }
 }
 
-absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, const std::vector<WeightSpec>& specs) {
+void AppendExperts(const ModelConfig& config, std::string* text) {
+  const Experts& experts = config.experts;
+  if (experts.count == 0) return;
+  absl::StrAppend(text, " experts=", experts.count, ",", experts.active, ",", experts.inner, ",",
+                  experts.normalise, " sparse=");
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    absl::StrAppend(text, config.sparse(layer) ? "1" : "0");
+  }
+}
+
+absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, std::vector<WeightSpec> specs) {
   RunningChecksum hash;
   std::vector<std::byte> block(kReadBytes);
-  for (const WeightSpec& spec : specs) {
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const WeightSpec spec = specs[i];
     BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, FindWeight(reader, spec));
     const std::string label = absl::StrCat(spec.name, " ", DTypeName(tensor.dtype), "[",
                                            absl::StrJoin(tensor.shape, ","), "]\n");
     hash.Add(std::as_bytes(std::span(label)));
+    // Behind the others: `specs` grows.
+    if (tensor.dtype == DType::kF8E4M3) specs.push_back(ScalesOf(spec));
     for (size_t at = 0; at < tensor.byte_count;) {
       const auto part = std::span(block).first(std::min(block.size(), tensor.byte_count - at));
       BATON_RETURN_IF_ERROR(tensor.Read(at, part));
@@ -77,6 +90,12 @@ uint64_t ConfigFingerprint(const ModelConfig& config) {
   absl::StrAppend(&text, " eps=", Bits(config.rms_norm_eps), " theta=", Bits(config.rope_theta),
                   " tied=", config.tie_word_embeddings, " qkv_bias=", config.qkv_bias,
                   " qk_norm=", config.qk_norm);
+  AppendExperts(config, &text);
+  // Said only where they are there, so that older versions agree about models that they know.
+  if (config.fp8) absl::StrAppend(&text, " fp8");
+  if (config.o_bias) absl::StrAppend(&text, " o_bias");
+  if (config.mlp_bias) absl::StrAppend(&text, " mlp_bias");
+  if (config.sliding_window > 0) absl::StrAppend(&text, " window=", config.sliding_window);
   if (config.rope_scaling) AppendRope(*config.rope_scaling, &text);
   return Hash(text);
 }

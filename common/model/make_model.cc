@@ -33,6 +33,36 @@ absl::Status WriteFile(const std::string& path, std::string_view bytes) {
   return absl::OkStatus();
 }
 
+// What only some families have. A class's own defaults are what config.json would say anyway.
+void AddFeatures(const RandomModelOptions& options, Json& config) {
+  const std::string_view name = options.architecture;
+  if (options.fp8) {
+    config["quantization_config"] = {{"quant_method", "fp8"},
+                                     {"fmt", "e4m3"},
+                                     {"activation_scheme", "dynamic"},
+                                     {"weight_block_size", {kFp8Block, kFp8Block}}};
+  }
+  if (name == kQwen3Moe.architecture) {
+    config["num_experts"] = options.num_experts;
+    config["num_experts_per_tok"] = options.num_experts_per_tok;
+    config["moe_intermediate_size"] = options.moe_intermediate_size;
+    config["norm_topk_prob"] = true;
+    config["decoder_sparse_step"] = options.decoder_sparse_step;
+    config["mlp_only_layers"] = options.mlp_only_layers;
+  }
+  if (name == kMixtral.architecture) {
+    config["num_local_experts"] = options.num_experts;
+    config["num_experts_per_tok"] = options.num_experts_per_tok;
+  }
+  if (name == kMixtral.architecture || name == kMistral.architecture) {
+    config["sliding_window"] =
+        options.sliding_window > 0 ? Json(options.sliding_window) : Json(nullptr);
+  }
+  if (!options.biases) return;
+  config["attention_bias"] = true;
+  if (name == kLlama.architecture) config["mlp_bias"] = true;
+}
+
 Json ConfigJson(const RandomModelOptions& options) {
   const Family* family = FindFamily(options.architecture);
   Json config = {{"architectures", Json::array({options.architecture})}};
@@ -41,6 +71,7 @@ Json ConfigJson(const RandomModelOptions& options) {
   config["hidden_size"] = options.hidden_size;
   config["intermediate_size"] = options.intermediate_size;
   config["num_hidden_layers"] = options.num_hidden_layers;
+  AddFeatures(options, config);
   config["num_attention_heads"] = options.num_attention_heads;
   config["num_key_value_heads"] = options.num_key_value_heads;
   config["head_dim"] = options.head_dim;
@@ -88,7 +119,11 @@ Spread SpreadOf(const WeightSpec& spec, const ModelConfig& config) {
   if (ends(".bias")) return {0.0, 0.3};
   const double fan_in = std::sqrt(static_cast<double>(spec.shape.back()));
   if (ends("q_proj.weight")) return {0.0, 2.0 / fan_in};
-  if (ends("o_proj.weight") || ends("down_proj.weight")) return {0.0, 2.0 / fan_in};
+  if (ends("o_proj.weight") || ends("down_proj.weight") || ends(".w2.weight")) {
+    return {0.0, 2.0 / fan_in};
+  }
+  // So far apart that scores are rarely near ties.
+  if (ends(".gate.weight")) return {0.0, 2.0 / fan_in};
   if (ends("lm_head.weight")) return {0.0, 4.0 / fan_in};
   if (ends("embed_tokens.weight")) {
     // Tied: small enough beside the layers' output that a token doesn't predict itself for ever.
@@ -107,33 +142,123 @@ void AppendElement(float value, DType dtype, std::string& out) {
 }
 
 // Elements depend on the seed and the tensor's name alone, not on sharding or its neighbours.
-std::string RandomTensor(const WeightSpec& spec, const ModelConfig& config,
-                         const RandomModelOptions& options) {
+std::vector<float> RandomElements(const WeightSpec& spec, const ModelConfig& config,
+                                  const RandomModelOptions& options) {
   uint64_t seed = options.seed;
   for (const char c : spec.name) seed = Mix64(seed ^ static_cast<uint8_t>(c));
   Random random(seed);
   const Spread spread = SpreadOf(spec, config);
   int64_t count = 1;
   for (const int64_t size : spec.shape) count *= size;
-  std::string bytes;
-  bytes.reserve(static_cast<size_t>(count) * DTypeBytes(options.dtype));
-  for (int64_t i = 0; i < count; ++i) {
-    const double value = spread.mean + spread.deviation * NextNormal(random);
-    AppendElement(static_cast<float>(value), options.dtype, bytes);
+  std::vector<float> elements(static_cast<size_t>(count));
+  for (float& element : elements) {
+    element = static_cast<float>(spread.mean + spread.deviation * NextNormal(random));
   }
+  return elements;
+}
+
+// What an E4M3 number without a sign is worth; the engine's tests hold their own table to the
+// format.
+float E4m3Value(int code) {
+  const int exponent = code >> 3;
+  const int mantissa = code & 7;
+  return exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                       : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+}
+
+// The code of the nearest E4M3 number.
+uint8_t E4m3Code(float value) {
+  constexpr int kLargest = 0x7e;
+  const float size = std::fabs(value);
+  int low = 0;
+  int high = kLargest + 1;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (E4m3Value(middle) <= size ? low : high) = middle;
+  }
+  if (low < kLargest && E4m3Value(low + 1) - size < size - E4m3Value(low)) ++low;
+  return static_cast<uint8_t>(low | (std::signbit(value) ? 0x80 : 0));
+}
+
+// A projection as FP8: its codes, its scales, and what both are worth.
+struct Quantized {
+  std::string codes;
+  std::vector<float> scales;
+  std::vector<float> values;
+};
+
+Quantized Quantize(const std::vector<float>& elements, const WeightSpec& spec) {
+  constexpr float kLargestValue = 448;
+  const auto rows = static_cast<size_t>(spec.shape[0]);
+  const auto columns = static_cast<size_t>(spec.shape[1]);
+  const size_t scale_columns = (columns + kFp8Block - 1) / kFp8Block;
+  Quantized quantized;
+  quantized.scales.resize((rows + kFp8Block - 1) / kFp8Block * scale_columns);
+  const auto scale_at = [&](size_t i) -> float& {
+    return quantized.scales[i / columns / kFp8Block * scale_columns + i % columns / kFp8Block];
+  };
+  for (size_t i = 0; i < elements.size(); ++i) {
+    scale_at(i) = std::max(scale_at(i), std::fabs(elements[i]) / kLargestValue);
+  }
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const uint8_t code = E4m3Code(elements[i] / scale_at(i));
+    const float value = E4m3Value(code & 0x7f) * scale_at(i);
+    quantized.codes.push_back(static_cast<char>(code));
+    quantized.values.push_back((code & 0x80) != 0 ? -value : value);
+  }
+  return quantized;
+}
+
+std::string BytesOf(const std::vector<float>& elements, DType dtype) {
+  std::string bytes;
+  bytes.reserve(elements.size() * DTypeBytes(dtype));
+  for (const float element : elements) AppendElement(element, dtype, bytes);
   return bytes;
 }
 
-absl::Status WriteShard(const std::string& path, const std::vector<WeightSpec>& specs,
+// A tensor of the file.
+struct FileTensor {
+  WeightSpec spec;  // Of the weight that it belongs to.
+  std::string name;
+  std::vector<int64_t> shape;
+  DType dtype;
+};
+
+std::string RandomTensor(const FileTensor& tensor, const ModelConfig& config,
+                         const RandomModelOptions& options) {
+  const std::vector<float> elements = RandomElements(tensor.spec, config, options);
+  if (tensor.spec.scale.empty()) return BytesOf(elements, tensor.dtype);
+  const Quantized quantized = Quantize(elements, tensor.spec);
+  if (options.fp8_widened) return BytesOf(quantized.values, tensor.dtype);
+  if (tensor.dtype == DType::kF8E4M3) return quantized.codes;
+  return BytesOf(quantized.scales, tensor.dtype);
+}
+
+// The tensors that the weights `specs` are stored as.
+std::vector<FileTensor> FileTensors(const std::vector<WeightSpec>& specs,
+                                    const RandomModelOptions& options) {
+  std::vector<FileTensor> tensors;
+  for (const WeightSpec& spec : specs) {
+    const bool scaled = !spec.scale.empty();
+    DType dtype = options.dtype;
+    if (scaled) dtype = options.fp8_widened ? DType::kF32 : DType::kF8E4M3;
+    tensors.push_back({spec, spec.name, spec.shape, dtype});
+    if (!scaled || options.fp8_widened) continue;
+    tensors.push_back({spec, spec.scale, ScalesOf(spec).shape, DType::kF32});
+  }
+  return tensors;
+}
+
+absl::Status WriteShard(const std::string& path, const std::vector<FileTensor>& tensors,
                         const ModelConfig& config, const RandomModelOptions& options) {
   Json header = {{"__metadata__", {{"format", "pt"}}}};
   uint64_t offset = 0;
-  for (const WeightSpec& spec : specs) {
-    uint64_t bytes = DTypeBytes(options.dtype);
-    for (const int64_t size : spec.shape) bytes *= static_cast<uint64_t>(size);
-    header[spec.name] = {{"dtype", DTypeName(options.dtype)},
-                         {"shape", spec.shape},
-                         {"data_offsets", {offset, offset + bytes}}};
+  for (const FileTensor& tensor : tensors) {
+    uint64_t bytes = DTypeBytes(tensor.dtype);
+    for (const int64_t size : tensor.shape) bytes *= static_cast<uint64_t>(size);
+    header[tensor.name] = {{"dtype", DTypeName(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
   std::string text = header.dump();
@@ -142,7 +267,7 @@ absl::Status WriteShard(const std::string& path, const std::vector<WeightSpec>& 
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(reinterpret_cast<const char*>(&length), sizeof(length));
   file << text;
-  for (const WeightSpec& spec : specs) file << RandomTensor(spec, config, options);
+  for (const FileTensor& tensor : tensors) file << RandomTensor(tensor, config, options);
   file.close();
   if (!file) return absl::UnavailableError(absl::StrCat(path, ": can't be written"));
   return absl::OkStatus();
@@ -150,7 +275,10 @@ absl::Status WriteShard(const std::string& path, const std::vector<WeightSpec>& 
 
 absl::Status WriteWeights(const std::string& path, const ModelConfig& config,
                           const RandomModelOptions& options) {
-  const std::vector<WeightSpec> specs = StageWeights(config, 0, config.num_hidden_layers);
+  ModelConfig written = config;
+  written.fp8 = options.fp8 || options.fp8_widened;
+  const std::vector<FileTensor> specs =
+      FileTensors(StageWeights(written, 0, config.num_hidden_layers), options);
   if (options.shards == 1) {
     return WriteShard(path + "/model.safetensors", specs, config, options);
   }
@@ -159,10 +287,10 @@ absl::Status WriteWeights(const std::string& path, const ModelConfig& config,
   for (size_t shard = 0; shard < shards; ++shard) {
     const std::string name =
         absl::StrFormat("model-%05d-of-%05d.safetensors", shard + 1, options.shards);
-    const std::vector<WeightSpec> part(
+    const std::vector<FileTensor> part(
         specs.begin() + static_cast<ptrdiff_t>(specs.size() * shard / shards),
         specs.begin() + static_cast<ptrdiff_t>(specs.size() * (shard + 1) / shards));
-    for (const WeightSpec& spec : part) weight_map[spec.name] = name;
+    for (const FileTensor& tensor : part) weight_map[tensor.name] = name;
     BATON_RETURN_IF_ERROR(WriteShard(absl::StrCat(path, "/", name), part, config, options));
   }
   const Json index = {{"metadata", Json::object()}, {"weight_map", weight_map}};

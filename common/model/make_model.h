@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/model/safetensors.h"
@@ -16,7 +17,13 @@ namespace baton {
 struct RandomModelOptions {
   std::string architecture = "Qwen3ForCausalLM";
   int hidden_size = 64;
-  int intermediate_size = 128;
+  int intermediate_size = 128;  // Of dense layers, and of Mixtral's experts.
+  // For architectures with experts.
+  int num_experts = 8;
+  int num_experts_per_tok = 2;
+  int moe_intermediate_size = 32;  // Qwen3's.
+  int decoder_sparse_step = 1;
+  std::vector<int> mlp_only_layers;
   int num_hidden_layers = 4;
   int num_attention_heads = 4;
   int num_key_value_heads = 2;
@@ -24,10 +31,16 @@ struct RandomModelOptions {
   int vocab_size = 300;
   int max_position_embeddings = 16384;
   double rope_theta = 10000;
+  int sliding_window = 0;            // Mistral's and Mixtral's; 0: none.
+  bool biases = false;               // Llama's attention_bias and mlp_bias, Qwen3's attention_bias.
   bool llama3_rope_scaling = false;  // Factor 8 over a quarter of max_position_embeddings.
   bool tie_word_embeddings = false;
   DType dtype = DType::kF32;  // F32, BF16 or F16.
-  int shards = 1;             // More than one also writes model.safetensors.index.json.
+  // Projections as FP8 with scales, as quantization_config then says; or the float32 values that
+  // those are worth, all else the same.
+  bool fp8 = false;
+  bool fp8_widened = false;
+  int shards = 1;  // More than one also writes model.safetensors.index.json.
   uint64_t seed = 1;
 };
 

@@ -1,6 +1,7 @@
 #include "common/model/model_config.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +33,6 @@ struct MathKey {
   double neutral;
 };
 constexpr MathKey kMathKeys[] = {
-    {"quantization_config", 0},
     {"mlp_bias", 0},
     {"partial_rotary_factor", 1},
     {"rotary_pct", 1},
@@ -53,6 +53,8 @@ constexpr MathKey kMathKeys[] = {
     {"num_experts", 0},
     {"num_local_experts", 0},
     {"n_routed_experts", 0},
+    {"n_shared_experts", 0},
+    {"shared_expert_intermediate_size", 0},
     {"kv_lora_rank", 0},
     {"add_cross_attention", 0},
     {"pruned_heads", 0},
@@ -92,8 +94,43 @@ absl::Status ParseShapes(const ConfigReader& reader, const Family& family, Model
   return ParseKvHeads(reader, family, config);
 }
 
-absl::Status RefuseUnsupportedMath(const ConfigReader& reader, const ModelConfig& config) {
+// FP8 in blocks, as DeepSeek and Qwen publish it. "modules_to_not_convert" need not be read: each
+// tensor says by its type what it is.
+absl::Status ParseQuantization(const ConfigReader& reader, ModelConfig& config) {
+  constexpr const char* kKey = "quantization_config";
+  const Json* value = reader.Find(kKey);
+  if (value == nullptr || (value->is_object() && value->empty())) return absl::OkStatus();
+  if (!value->is_object()) return reader.Error(kKey, "must be an object");
+  const ConfigReader keys = reader.Inside(kKey);
+  struct Known {
+    const char* key;
+    const char* otherwise;
+    const char* value;
+  };
+  for (const Known& known : {Known{"quant_method", "", "fp8"}, Known{"fmt", "e4m3", "e4m3"},
+                             Known{"activation_scheme", "dynamic", "dynamic"}}) {
+    BATON_ASSIGN_OR_RETURN(const std::string text, keys.StringOr(known.key, known.otherwise));
+    if (text != known.value) {
+      return keys.Unsupported(
+          known.key, absl::StrCat("is \"", text, "\"; supported is \"", known.value, "\""));
+    }
+  }
+  constexpr const char* kBlock = "weight_block_size";
+  const Json* block = keys.Find(kBlock);
+  if (block == nullptr || *block != Json::array({kFp8Block, kFp8Block})) {
+    return keys.Unsupported(kBlock, absl::StrCat("must be [", kFp8Block, ", ", kFp8Block, "]"));
+  }
+  config.fp8 = true;
+  return absl::OkStatus();
+}
+
+absl::Status RefuseUnsupportedMath(const ConfigReader& reader, const Family& family,
+                                   const ModelConfig& config) {
   for (const MathKey& math : kMathKeys) {
+    const bool own = std::ranges::any_of(family.own_keys, [&](const char* key) {
+      return key != nullptr && std::string_view(key) == math.key;
+    });
+    if (own) continue;
     BATON_RETURN_IF_ERROR(reader.RefuseUnless(
         math.key, math.neutral, "would change the mathematics in a way that is not supported"));
   }
@@ -166,20 +203,43 @@ absl::StatusOr<const Family*> ParseFamily(const ConfigReader& reader) {
 
 }  // namespace
 
-int64_t ModelConfig::LayerParameters() const {
+bool ModelConfig::sparse(int layer) const {
+  return experts.count > 0 && (layer + 1) % experts.step == 0 &&
+         std::ranges::find(experts.dense_layers, layer) == experts.dense_layers.end();
+}
+
+int ModelConfig::SparseLayers(int begin, int end) const {
+  if (experts.count == 0) return 0;
+  int count = 0;
+  for (int layer = begin; layer < end; ++layer) count += sparse(layer) ? 1 : 0;
+  return count;
+}
+
+int64_t ModelConfig::LayerParameters(int begin, int end) const {
   const int64_t hidden = hidden_size;
   const int64_t qkv = int64_t{query_size()} + 2 * int64_t{kv_size()};
-  int64_t count =
-      hidden * qkv + hidden * query_size() + 3 * hidden * intermediate_size + 2 * hidden;
-  if (qkv_bias) count += qkv;
-  if (qk_norm) count += 2 * int64_t{head_dim};
-  return count;
+  int64_t shared = hidden * qkv + hidden * query_size() + 2 * hidden;
+  if (qkv_bias) shared += qkv;
+  if (o_bias) shared += hidden;
+  if (qk_norm) shared += 2 * int64_t{head_dim};
+  const int64_t inner = intermediate_size;
+  const int64_t dense = 3 * hidden * inner + (mlp_bias ? 2 * inner + hidden : 0);
+  const int64_t expert = 3 * hidden * experts.inner;
+  const int64_t sparse_layers = SparseLayers(begin, end);
+  return (end - begin) * shared + (end - begin - sparse_layers) * dense +
+         sparse_layers * (experts.count * hidden + experts.held * expert);
 }
 
 int64_t ModelConfig::Parameters() const {
   const int64_t embeddings = int64_t{vocab_size} * hidden_size;
-  return num_hidden_layers * LayerParameters() + hidden_size +
+  return LayerParameters(0, num_hidden_layers) + hidden_size +
          (tie_word_embeddings ? 1 : 2) * embeddings;
+}
+
+int64_t ModelConfig::ActiveParameters() const {
+  ModelConfig active = *this;
+  active.experts.held = experts.active;
+  return active.Parameters();
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file) {
@@ -192,11 +252,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   BATON_ASSIGN_OR_RETURN(const Family* family, ParseFamily(reader));
   config.architecture = family->architecture;
   BATON_RETURN_IF_ERROR(ParseShapes(reader, *family, config));
-  BATON_RETURN_IF_ERROR(RefuseUnsupportedMath(reader, config));
+  BATON_RETURN_IF_ERROR(RefuseUnsupportedMath(reader, *family, config));
   BATON_ASSIGN_OR_RETURN(config.tie_word_embeddings, reader.BoolOr("tie_word_embeddings", false));
   // Transformers up to 4 write torch_dtype, 5 and later dtype.
   BATON_ASSIGN_OR_RETURN(config.torch_dtype,
                          reader.StringOr(reader.Has("torch_dtype") ? "torch_dtype" : "dtype", ""));
+  BATON_RETURN_IF_ERROR(ParseQuantization(reader, config));
   BATON_RETURN_IF_ERROR(family->configure(reader, config));
   if (config.head_dim % 2 != 0) {
     return reader.Error("head_dim", absl::StrCat("must be even for rope, is ", config.head_dim));

@@ -17,6 +17,31 @@
 
 namespace baton {
 
+// The experts of a sparse layer: gated layers of which each token goes through a few. A router, one
+// row of weights for each expert, scores them; a token goes to the `active` highest scores and
+// takes the sum of their outputs, weighted by the scores' softmax in float32.
+struct Experts {
+  // Names of tensors: "model.layers.N.BLOCK.gate", "model.layers.N.BLOCK.experts.N.GATE", ...
+  struct Names {
+    const char* block = "mlp";
+    const char* gate = "gate_proj";
+    const char* up = "up_proj";
+    const char* down = "down_proj";
+  };
+  Names names;
+  int count = 0;  // That the router chooses among; 0: every layer is dense.
+  int held = 0;   // Of these in this process; all of them but in a rank's part of a model.
+  int active = 0;
+  int inner = 0;           // Columns inside each expert.
+  bool normalise = false;  // Whether a token's weights are divided by their sum.
+  // Layer i is sparse if `step` divides i + 1 and i is not among `dense_layers`.
+  int step = 1;
+  std::vector<int> dense_layers;
+};
+
+// Rows and columns of the blocks of FP8 matrices that have a scale each.
+inline constexpr int kFp8Block = 128;
+
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM", ...
   int hidden_size = 0;
@@ -36,16 +61,29 @@ struct ModelConfig {
 
   // What sets the families apart; blocks test these, never the architecture's name.
   bool qkv_bias = false;  // Bias on the query, key and value projections.
+  bool o_bias = false;    // On attention's output projection.
+  bool mlp_bias = false;  // On the three projections of a dense feed-forward layer.
   bool qk_norm = false;   // RMSNorm over head_dim of queries and keys, before rope.
+  Experts experts;
+  // Projections of the layers may be FP8 (e4m3), each block of 128 by 128 with a scale. A router
+  // and what is no matrix never are.
+  bool fp8 = false;
+  // A token attends to itself and the sliding_window - 1 tokens before it; 0: to all before it.
+  int sliding_window = 0;
 
   // Ids that end a generation; from generation_config.json if it is there, else from config.json.
   std::vector<int32_t> eos_token_ids;
 
   int query_size() const { return num_attention_heads * head_dim; }
   int kv_size() const { return num_key_value_heads * head_dim; }
-  // Parameters of one layer, and of the whole model with embeddings and head.
-  int64_t LayerParameters() const;
+  bool sparse(int layer) const;  // Whether its feed-forward layer consists of experts.
+  // How many of layers [begin, end) are sparse.
+  int SparseLayers(int begin, int end) const;
+  // Parameters of layers [begin, end), and of the whole model with embeddings and head; of the
+  // latter those that a token uses.
+  int64_t LayerParameters(int begin, int end) const;
   int64_t Parameters() const;
+  int64_t ActiveParameters() const;
 };
 
 // Parses `json`; `file` names it in messages. InvalidArgument names the key and the file;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "nlohmann/json.hpp"
 
@@ -58,6 +59,88 @@ TEST(ModelConfigTest, ReadsQwen3) {
   EXPECT_EQ(config.eos_token_ids, std::vector<int32_t>{151645});
   // Qwen3-0.6B as published: 0.6B parameters, 0.44B without the embeddings.
   EXPECT_EQ(config.Parameters(), 596049920);
+}
+
+Json Qwen3Moe(int layers, int hidden, int heads, int inner) {
+  Json json = Base("Qwen3MoeForCausalLM", "qwen3_moe");
+  json["num_hidden_layers"] = layers;
+  json["hidden_size"] = hidden;
+  json["num_attention_heads"] = heads;
+  json["num_key_value_heads"] = 4;
+  json["head_dim"] = 128;
+  json["moe_intermediate_size"] = inner;
+  json["num_experts"] = 128;
+  json["num_experts_per_tok"] = 8;
+  json["norm_topk_prob"] = true;
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = Json::array();
+  json["router_aux_loss_coef"] = 0.001;
+  json["output_router_logits"] = false;
+  return json;
+}
+
+TEST(ModelConfigTest, ReadsQwen3WithExperts) {
+  // As published: 30.5B parameters, of which 3.3B are used; 235B and 22B.
+  const ModelConfig small = Parse(Qwen3Moe(48, 2048, 32, 768));
+  EXPECT_EQ(small.Parameters(), 30532122624);
+  EXPECT_NEAR(static_cast<double>(small.ActiveParameters()), 3.3e9, 0.1e9);
+  EXPECT_TRUE(small.qk_norm);
+  EXPECT_TRUE(small.experts.normalise);
+  EXPECT_EQ(small.SparseLayers(0, 48), 48);
+  const ModelConfig large = Parse(Qwen3Moe(94, 4096, 64, 1536));
+  EXPECT_EQ(large.Parameters(), 235093634560);
+  EXPECT_NEAR(static_cast<double>(large.ActiveParameters()), 22e9, 0.5e9);
+}
+
+TEST(ModelConfigTest, SparseLayersFollowTheStepAndTheList) {
+  Json json = Qwen3Moe(6, 64, 4, 32);
+  json["decoder_sparse_step"] = 2;
+  json["mlp_only_layers"] = {3};
+  json.erase("num_experts");
+  json.erase("norm_topk_prob");
+  json["num_local_experts"] = 16;  // As transformers 5 writes it.
+  const ModelConfig config = Parse(json);
+  std::vector<bool> sparse;
+  for (int layer = 0; layer < 6; ++layer) sparse.push_back(config.sparse(layer));
+  EXPECT_EQ(sparse, (std::vector<bool>{false, true, false, false, false, true}));
+  EXPECT_EQ(config.SparseLayers(1, 4), 1);
+  EXPECT_EQ(config.experts.count, 16);
+  EXPECT_FALSE(config.experts.normalise) << "the class's default";
+}
+
+TEST(ModelConfigTest, ReadsMixtralAndMistral) {
+  Json json = Base("MixtralForCausalLM", "mixtral");
+  json["hidden_size"] = 4096;
+  json["intermediate_size"] = 14336;
+  json["num_hidden_layers"] = 32;
+  json["num_attention_heads"] = 32;
+  json["vocab_size"] = 32000;
+  json["num_local_experts"] = 8;
+  json["num_experts_per_tok"] = 2;
+  json["rope_theta"] = 1e6;
+  const ModelConfig mixtral = Parse(json);
+  EXPECT_EQ(mixtral.Parameters(), 46702792704);  // 8x7B as published.
+  EXPECT_EQ(mixtral.experts.inner, 14336);
+  EXPECT_TRUE(mixtral.experts.normalise);
+  json = Base("MistralForCausalLM", "mistral");
+  EXPECT_EQ(Parse(json).sliding_window, 0) << "null is no window";
+  json["sliding_window"] = 4096;
+  EXPECT_EQ(Parse(json).sliding_window, 4096);
+  json["sliding_window"] = 40960;
+  EXPECT_EQ(Parse(json).sliding_window, 0) << "as long as the context";
+  json.erase("sliding_window");
+  EXPECT_EQ(Parse(json).sliding_window, 4096) << "the class's default";
+}
+
+TEST(ModelConfigTest, BiasesAreWhereConfigSaysSo) {
+  Json json = Base("LlamaForCausalLM", "llama");
+  json["attention_bias"] = true;
+  json["mlp_bias"] = true;
+  const ModelConfig config = Parse(json);
+  EXPECT_TRUE(config.qkv_bias && config.o_bias && config.mlp_bias);
+  json = Base("Qwen3ForCausalLM", "qwen3");
+  json["attention_bias"] = true;
+  EXPECT_TRUE(Parse(json).o_bias);
 }
 
 TEST(ModelConfigTest, HeadDimFollowsTheFamilysDefault) {

@@ -1,8 +1,10 @@
 // Which part of every layer one tensor-parallel rank computes, as Megatron-LM cuts a transformer
 // (arXiv:1909.08053, section 3): query, key and value heads and feed-forward columns are dealt out
 // in runs, so that a rank's attention and its gated layer need no other rank; the projections
-// behind them have the same columns and give partial sums, one of each a layer. Embeddings and head
-// are cut along the vocabulary.
+// behind them have the same columns and give partial sums, one of each a layer. Experts are dealt
+// out whole, in runs whose lengths differ by at most one: every rank routes all tokens, and the sum
+// that a dense layer needs joins what the ranks' experts add. Embeddings and head are cut along the
+// vocabulary.
 //
 // A rank beyond the KV heads shares one with its neighbours: every rank whose queries read a KV
 // head computes it, since keys and values are a sliver of a layer and sending them is not.
@@ -21,10 +23,11 @@ struct ModelShard {
   // This rank's parts of the whole model.
   IndexRange query_heads;
   IndexRange kv_heads;
-  IndexRange inner;  // Columns of the feed-forward layer.
+  IndexRange inner;    // Columns of dense feed-forward layers; none if there are no such layers.
+  IndexRange experts;  // Of every sparse layer.
   IndexRange vocabulary;
-  // The model as this rank computes it: its own counts of heads, columns and tokens, and all else
-  // the model's.
+  // The model as this rank computes it: its own counts of heads, columns, tokens and held experts,
+  // and all else the model's.
   ModelConfig sizes;
 };
 

@@ -53,6 +53,46 @@ TEST(ModelShardTest, RanksBeyondTheKvHeadsShareThoseOfTheirQueries) {
   }
 }
 
+TEST(ModelShardTest, DealsExpertsOutInRunsThatDifferByOne) {
+  ModelConfig config = Config();
+  config.num_hidden_layers = 3;
+  config.intermediate_size = 90;  // No layer has it.
+  config.experts.count = config.experts.held = 10;
+  config.experts.active = 2;
+  config.experts.inner = 24;
+  int next = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    const ModelShard shard = *ShardModel(config, {rank, 4});
+    EXPECT_EQ(shard.experts, (IndexRange{next, next + (rank < 2 ? 3 : 2)}));
+    EXPECT_EQ(shard.sizes.experts.held, shard.experts.size());
+    EXPECT_EQ(shard.inner.size(), 0);
+    const LayerWeights weights = LayerWeightsOf(config, shard, 1);
+    ASSERT_EQ(weights.experts.size(), static_cast<size_t>(shard.experts.size()));
+    EXPECT_EQ(weights.experts[0].up.name,
+              "model.layers.1.mlp.experts." + std::to_string(next) + ".up_proj.weight");
+    EXPECT_EQ(weights.router->ElementCount(), 10 * 64) << "every rank's";
+    next = shard.experts.end;
+  }
+  EXPECT_EQ(next, 10);
+  config.experts.count = 3;
+  EXPECT_THAT(std::string(ShardModel(config, {0, 4}).status().message()),
+              testing::HasSubstr("is 4, more than the model's 3 experts"));
+  config.experts.count = 10;
+  config.experts.dense_layers = {1};
+  EXPECT_THAT(std::string(ShardModel(config, {0, 4}).status().message()),
+              testing::HasSubstr("90 columns"));
+}
+
+TEST(ModelShardTest, BiasesOfSumsAreTheFirstRanks) {
+  ModelConfig config = Config();
+  config.qkv_bias = config.o_bias = config.mlp_bias = true;
+  const LayerWeights first = LayerWeightsOf(config, *ShardModel(config, {0, 2}), 0);
+  const LayerWeights second = LayerWeightsOf(config, *ShardModel(config, {1, 2}), 0);
+  EXPECT_TRUE(first.o_bias.has_value() && first.mlp->down_bias.has_value());
+  EXPECT_FALSE(second.o_bias.has_value() || second.mlp->down_bias.has_value());
+  EXPECT_EQ(second.mlp->gate_bias->rows, (IndexRange{48, 96}));
+}
+
 TEST(ModelShardTest, RefusesWhatDoesNotDivideWithBothNumbers) {
   const auto refusal = [](TensorRank rank, auto change) {
     ModelConfig config = Config();
@@ -100,15 +140,15 @@ class WeightPartTest : public testing::Test {
 
 TEST_F(WeightPartTest, RowsAndColumnsOfAllRanksAreTheWholeTensor) {
   const LayerWeights whole = LayerWeightsOf(config_, 1);
-  const std::vector<float> down = Read(whole.down);
-  const std::vector<float> gate = Read(whole.gate);
+  const std::vector<float> down = Read(whole.mlp->down);
+  const std::vector<float> gate = Read(whole.mlp->gate);
   std::vector<float> gates;
   for (int rank = 0; rank < 4; ++rank) {
     const ModelShard shard = *ShardModel(config_, {rank, 4});
     const LayerWeights part = LayerWeightsOf(config_, shard, 1);
-    const std::vector<float> rows = Read(part.gate);
+    const std::vector<float> rows = Read(part.mlp->gate);
     gates.insert(gates.end(), rows.begin(), rows.end());
-    const std::vector<float> columns = Read(part.down);
+    const std::vector<float> columns = Read(part.mlp->down);
     const auto width = static_cast<size_t>(shard.inner.size());
     ASSERT_EQ(columns.size(), width * 64);
     for (size_t row = 0; row < 64; ++row) {

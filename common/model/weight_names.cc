@@ -15,14 +15,75 @@ int64_t WeightSpec::ElementCount() const {
   return count;
 }
 
+namespace {
+
+// Says where the scales of a projection are if it is stored as FP8.
+void MayBeFp8(std::initializer_list<WeightSpec*> specs) {
+  for (WeightSpec* const spec : specs) spec->scale = spec->name + "_scale_inv";
+}
+
+}  // namespace
+
+// The order is that of the fingerprint, which must not change.
 std::vector<WeightSpec> LayerWeights::All() const {
   std::vector<WeightSpec> all = {input_norm, q, k, v};
-  for (const auto* optional : {&q_bias, &k_bias, &v_bias, &q_norm, &k_norm}) {
-    if (optional->has_value()) all.push_back(**optional);
-  }
-  for (const auto* spec : {&o, &post_attention_norm, &gate, &up, &down}) all.push_back(*spec);
+  const auto add = [&all](std::initializer_list<const std::optional<WeightSpec>*> specs) {
+    for (const auto* optional : specs) {
+      if (optional->has_value()) all.push_back(**optional);
+    }
+  };
+  const auto add_gated = [&](const GatedWeights& gated) {
+    for (const auto* spec : {&gated.gate, &gated.up, &gated.down}) all.push_back(*spec);
+    add({&gated.gate_bias, &gated.up_bias, &gated.down_bias});
+  };
+  add({&q_bias, &k_bias, &v_bias, &q_norm, &k_norm});
+  all.push_back(o);
+  add({&o_bias});
+  all.push_back(post_attention_norm);
+  if (mlp.has_value()) add_gated(*mlp);
+  add({&router});
+  for (const GatedWeights& expert : experts) add_gated(expert);
   return all;
 }
+
+namespace {
+
+// The feed-forward layer of `inner` columns whose tensors' names begin with `prefix`.
+GatedWeights GatedWeightsOf(const ModelConfig& config, const std::string& prefix, int64_t inner,
+                            const Experts::Names& names) {
+  const int64_t hidden = config.hidden_size;
+  GatedWeights weights;
+  weights.gate = {absl::StrCat(prefix, names.gate, ".weight"), {inner, hidden}};
+  weights.up = {absl::StrCat(prefix, names.up, ".weight"), {inner, hidden}};
+  weights.down = {absl::StrCat(prefix, names.down, ".weight"), {hidden, inner}};
+  if (config.fp8) MayBeFp8({&weights.gate, &weights.up, &weights.down});
+  return weights;
+}
+
+// The feed-forward layer of a sparse layer, or of a dense one.
+void AddFeedForward(const ModelConfig& config, int layer, LayerWeights& weights) {
+  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+  if (!config.sparse(layer)) {
+    const std::string mlp = prefix + "mlp.";
+    weights.mlp = GatedWeightsOf(config, mlp, config.intermediate_size, {});
+    if (config.mlp_bias) {
+      weights.mlp->gate_bias = {mlp + "gate_proj.bias", {config.intermediate_size}};
+      weights.mlp->up_bias = {mlp + "up_proj.bias", {config.intermediate_size}};
+      weights.mlp->down_bias = {mlp + "down_proj.bias", {config.hidden_size}};
+    }
+    return;
+  }
+  const Experts& experts = config.experts;
+  const std::string block = absl::StrCat(prefix, experts.names.block, ".");
+  weights.router = {block + "gate.weight", {experts.count, config.hidden_size}};
+  weights.experts.reserve(static_cast<size_t>(experts.count));
+  for (int expert = 0; expert < experts.count; ++expert) {
+    weights.experts.push_back(GatedWeightsOf(config, absl::StrCat(block, "experts.", expert, "."),
+                                             experts.inner, experts.names));
+  }
+}
+
+}  // namespace
 
 LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
   const std::string prefix = absl::StrCat("model.layers.", layer, ".");
@@ -30,7 +91,6 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
     return WeightSpec{prefix + suffix, std::move(shape)};
   };
   const int64_t hidden = config.hidden_size;
-  const int64_t inner = config.intermediate_size;
   const int64_t query = config.query_size();
   const int64_t kv = config.kv_size();
   LayerWeights weights;
@@ -48,10 +108,10 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
     weights.k_norm = spec("self_attn.k_norm.weight", {config.head_dim});
   }
   weights.o = spec("self_attn.o_proj.weight", {hidden, query});
+  if (config.fp8) MayBeFp8({&weights.q, &weights.k, &weights.v, &weights.o});
+  if (config.o_bias) weights.o_bias = spec("self_attn.o_proj.bias", {hidden});
   weights.post_attention_norm = spec("post_attention_layernorm.weight", {hidden});
-  weights.gate = spec("mlp.gate_proj.weight", {inner, hidden});
-  weights.up = spec("mlp.up_proj.weight", {inner, hidden});
-  weights.down = spec("mlp.down_proj.weight", {hidden, inner});
+  AddFeedForward(config, layer, weights);
   return weights;
 }
 
@@ -71,9 +131,19 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, const ModelShard& shard, 
     give_rows(query, {&*weights.q_bias});
     give_rows(kv, {&*weights.k_bias, &*weights.v_bias});
   }
-  give_rows(shard.inner, {&weights.gate, &weights.up});
   weights.o.columns = query;
-  weights.down.columns = shard.inner;
+  const bool first = shard.rank.rank == 0;
+  if (!first) weights.o_bias.reset();
+  if (weights.mlp.has_value()) {
+    give_rows(shard.inner, {&weights.mlp->gate, &weights.mlp->up});
+    weights.mlp->down.columns = shard.inner;
+    if (config.mlp_bias) give_rows(shard.inner, {&*weights.mlp->gate_bias, &*weights.mlp->up_bias});
+    if (!first) weights.mlp->down_bias.reset();
+  }
+  if (weights.router.has_value()) {
+    const auto all = weights.experts.begin();
+    weights.experts = {all + shard.experts.begin, all + shard.experts.end};
+  }
   return weights;
 }
 
@@ -109,6 +179,11 @@ std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin,
   return all;
 }
 
+WeightSpec ScalesOf(const WeightSpec& spec) {
+  const auto blocks = [](int64_t size) { return (size + kFp8Block - 1) / kFp8Block; };
+  return {spec.scale, {blocks(spec.shape[0]), blocks(spec.shape[1])}};
+}
+
 absl::StatusOr<StoredTensor> FindWeight(WeightReader& reader, const WeightSpec& spec) {
   BATON_ASSIGN_OR_RETURN(StoredTensor tensor, reader.Find(spec.name));
   if (tensor.shape != spec.shape) {
@@ -116,6 +191,7 @@ absl::StatusOr<StoredTensor> FindWeight(WeightReader& reader, const WeightSpec& 
         absl::StrCat("tensor ", spec.name, " has shape [", absl::StrJoin(tensor.shape, ", "),
                      "], but config.json makes it [", absl::StrJoin(spec.shape, ", "), "]"));
   }
+  if (tensor.dtype == DType::kF8E4M3 && !spec.scale.empty()) return tensor;
   if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kBF16 && tensor.dtype != DType::kF16) {
     return absl::UnimplementedError(absl::StrCat("tensor ", spec.name, " has dtype ",
                                                  DTypeName(tensor.dtype),

@@ -22,8 +22,17 @@ struct WeightSpec {
   // A rank's part of it; nothing: all. A vector has rows alone.
   std::optional<IndexRange> rows = std::nullopt;
   std::optional<IndexRange> columns = std::nullopt;
+  // The tensor of the scales if this one is stored as FP8; "": it can't be.
+  std::string scale = "";
 
   int64_t ElementCount() const;  // Elements in the part.
+};
+
+// down(silu(gate x) * up x), a dense feed-forward layer or an expert.
+struct GatedWeights {
+  WeightSpec gate, up;  // [intermediate, hidden]
+  WeightSpec down;      // [hidden, intermediate]
+  std::optional<WeightSpec> gate_bias, up_bias, down_bias;
 };
 
 // One decoder layer. Optional ones follow the configuration's features.
@@ -33,16 +42,19 @@ struct LayerWeights {
   std::optional<WeightSpec> q_bias, k_bias, v_bias;
   std::optional<WeightSpec> q_norm, k_norm;  // [head_dim]
   WeightSpec o;                              // [hidden, query_size]
+  std::optional<WeightSpec> o_bias;          // [hidden]
   WeightSpec post_attention_norm;            // [hidden]
-  WeightSpec gate, up;                       // [intermediate, hidden]
-  WeightSpec down;                           // [hidden, intermediate]
+  std::optional<GatedWeights> mlp;           // A dense layer's.
+  std::optional<WeightSpec> router;  // A sparse layer's, [experts, hidden], and its experts.
+  std::vector<GatedWeights> experts;
 
   std::vector<WeightSpec> All() const;
 };
 
 LayerWeights LayerWeightsOf(const ModelConfig& config, int layer);
 // The rank's parts of it: rows of the projections that its heads and columns come from, columns of
-// those that they go into. Norms are every rank's.
+// those that they go into; whole experts. Norms and routers are every rank's. A bias on a sum over
+// the ranks is rank 0's.
 LayerWeights LayerWeightsOf(const ModelConfig& config, const ModelShard& shard, int layer);
 // The rank's rows of an embedding or head.
 WeightSpec VocabularyPart(WeightSpec spec, const ModelShard& shard);
@@ -56,7 +68,11 @@ WeightSpec HeadWeight(const ModelConfig& config);
 // Everything that the stage of layers [layer_begin, layer_end) reads, each tensor once.
 std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin, int layer_end);
 
-// Finds `spec` and checks its shape and that it is F32, BF16 or F16; errors name the tensor.
+// The scales of a matrix that is stored as FP8: one for each block, those at the edges included.
+WeightSpec ScalesOf(const WeightSpec& spec);
+
+// Finds `spec` and checks its shape and that it is F32, BF16 or F16, or F8_E4M3 where it may have
+// scales; errors name the tensor.
 absl::StatusOr<StoredTensor> FindWeight(WeightReader& reader, const WeightSpec& spec);
 
 }  // namespace baton

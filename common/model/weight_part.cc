@@ -45,7 +45,8 @@ absl::StatusOr<ElementType> StoredWeightType(WeightReader& reader, const ModelCo
 }
 
 absl::Status CheckStoredAs(const WeightSpec& spec, const StoredTensor& tensor, ElementType type) {
-  const bool exact = type == ElementType::kFloat32 || tensor.dtype == DType::kBF16;
+  const bool exact = type == ElementType::kFloat32 || tensor.dtype == DType::kBF16 ||
+                     tensor.dtype == DType::kF8E4M3;
   if (exact || spec.shape.size() < 2) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "tensor ", spec.name, " is stored as ", DTypeName(tensor.dtype), ", while the checkpoint is ",

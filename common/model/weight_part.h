@@ -23,6 +23,8 @@ class StoredPart {
   StoredPart(const WeightSpec& spec, const StoredTensor& tensor);
 
   DType dtype() const { return tensor_.dtype; }
+  int64_t row_begin() const { return row_begin_; }        // In the stored tensor.
+  int64_t column_begin() const { return column_begin_; }  // Likewise.
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
   int64_t ElementCount() const { return rows_ * columns_; }
@@ -48,9 +50,10 @@ class StoredPart {
 // are theirs. Errors are FindWeight's.
 absl::StatusOr<ElementType> StoredWeightType(WeightReader& reader, const ModelConfig& config);
 
-// OK unless a matrix stored as `tensor` would lose bits as `type`. InvalidArgument names the tensor
-// and both types: a checkpoint of mixed types is an error until the user names the type. Vectors
-// (norms, biases) are never refused: Baton's kernels keep them in float32.
+// OK unless a matrix stored as `tensor` would lose bits as `type`; FP8 is kept as it is.
+// InvalidArgument names the tensor and both types: a checkpoint of mixed types is an error until
+// the user names the type. Vectors (norms, biases) are never refused: Baton's kernels keep them in
+// float32.
 absl::Status CheckStoredAs(const WeightSpec& spec, const StoredTensor& tensor, ElementType type);
 
 }  // namespace baton

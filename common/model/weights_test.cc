@@ -84,7 +84,7 @@ TEST(MakeRandomModelTest, WeightsDependOnTheSeedNotOnSharding) {
   const Model whole("whole", {});
   const Model sharded("sharded", {.shards = 3});
   const Model other("other", {.seed = 2});
-  const WeightSpec spec = LayerWeightsOf(whole.config, 1).down;
+  const WeightSpec spec = LayerWeightsOf(whole.config, 1).mlp->down;
   const auto bytes = [&](const Model& model) {
     WeightReader reader = model.Reader();
     return Bytes(*FindWeight(reader, spec));

@@ -69,6 +69,7 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const 
   shape.layers = layers;
   // libtorch's matrices are float32 whatever their values were rounded to.
   shape.matrices = options.linear_backend() == "torch" ? ElementType::kFloat32 : model.dtype;
+  shape.keeps_fp8 = options.linear_backend() != "torch";
   shape.activations = model.dtype;
   shape.kv = model.kv_dtype;
   shape.embedding_element_bytes = model.embedding_element_bytes;

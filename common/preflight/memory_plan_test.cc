@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/base/status.h"
 
 namespace baton {
@@ -20,6 +22,25 @@ ModelFacts Llama8B() {
   facts.config.head_dim = 128;
   facts.config.vocab_size = 128256;
   facts.config.max_position_embeddings = 131072;
+  return facts;
+}
+
+// Qwen3-235B-A22B in bfloat16: 235,093,634,560 parameters.
+ModelFacts Qwen235B() {
+  ModelFacts facts;
+  facts.config.hidden_size = 4096;
+  facts.config.intermediate_size = 12288;  // No layer has it.
+  facts.config.num_hidden_layers = 94;
+  facts.config.num_attention_heads = 64;
+  facts.config.num_key_value_heads = 4;
+  facts.config.head_dim = 128;
+  facts.config.vocab_size = 151936;
+  facts.config.max_position_embeddings = 40960;
+  facts.config.qk_norm = true;
+  facts.config.experts.count = facts.config.experts.held = 128;
+  facts.config.experts.active = 8;
+  facts.config.experts.inner = 1536;
+  facts.dtype = facts.kv_dtype = ElementType::kBFloat16;
   return facts;
 }
 
@@ -298,6 +319,33 @@ TEST(MemoryPlanTest, RanksThatSendSlicesHaveSmallerActivations) {
   // The plan has a quarter of each of five buffers, and one buffer that gathers the slices.
   const int64_t whole = int64_t{2048} * 4096 * 4;
   EXPECT_EQ(buffers(false) - buffers(true), 5 * whole - 5 * whole / 4 - whole);
+}
+
+TEST(MemoryPlanTest, ExpertsAreDealtOutToRanks) {
+  const ModelFacts model = Qwen235B();
+  const double whole = 2.0 * static_cast<double>(model.config.Parameters());
+  const auto weights_of = [&](int64_t ranks, const char* executor) {
+    v1::Options options = Options();
+    options.set_executor(executor);
+    options.set_pp_size(8);
+    options.set_tp_size(ranks);
+    double total = 0;
+    double largest = 0;
+    const auto memory = PlanMemory(options, OptionSpec::UP, model, 40960);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    for (const ProcessMemory& process : memory->processes) {
+      if (process.name.starts_with("decode") || process.name == "router") continue;
+      total += static_cast<double>(process.weights * process.count) / 2;  // Two chains.
+      largest = std::max(largest, static_cast<double>(process.weights));
+    }
+    EXPECT_NEAR(total, whole, 0.01 * whole) << ranks;
+    return largest;
+  };
+  for (const char* executor : {"native", "torch"}) {
+    const double alone = weights_of(1, executor);
+    EXPECT_NEAR(alone, whole / 8, 0.05 * whole / 8);
+    EXPECT_NEAR(weights_of(4, executor), alone / 4, 0.01 * alone);
+  }
 }
 
 TEST(MemoryPlanTest, TorchIsHeldByWorkersAloneAndItsLibrariesOnce) {

@@ -97,6 +97,7 @@ std::vector<std::string> UnusedTensors(const WeightReader& reader, const ModelCo
   }
   for (const WeightSpec& spec : StageWeights(config, 0, config.num_hidden_layers)) {
     found.erase(spec.name);
+    found.erase(spec.scale);
   }
   return {found.begin(), found.end()};
 }
@@ -152,6 +153,9 @@ std::vector<std::string> WrongTensors(WeightReader& reader, const std::vector<We
   for (const WeightSpec& spec : specs) {
     const absl::StatusOr<StoredTensor> tensor = FindWeight(reader, spec);
     absl::Status status = tensor.status();
+    if (status.ok() && tensor->dtype == DType::kF8E4M3) {
+      status = FindWeight(reader, ScalesOf(spec)).status();
+    }
     if (status.ok() && exactly) status = CheckStoredAs(spec, *tensor, type);
     if (status.ok() || !told.insert(std::string(status.message())).second) continue;
     messages.emplace_back(status.message());
@@ -297,7 +301,8 @@ Kind KindOf(const ModelConfig& config, absl::string_view name) {
   }
   const int layer = LayerOf(name);
   if (layer >= config.num_hidden_layers) return Kind::kExtraLayer;
-  if (layer >= 0 && ContainsAny(name, {".experts.", ".shared_expert", ".mlp.gate.", ".moe."})) {
+  if (layer >= 0 && ContainsAny(name, {".experts.", ".shared_expert", ".mlp.gate.", ".moe.",
+                                       ".block_sparse_moe."})) {
     return Kind::kExperts;
   }
   if (name == "lm_head.weight" && config.tie_word_embeddings) return Kind::kTiedHead;
@@ -322,14 +327,17 @@ std::string Reason(Kind kind, const ModelConfig& config) {
       return "adapters are not applied; merge them into the weights first (merge_and_unload of "
              "PEFT)";
     case Kind::kQuantized:
-      return "the weights are quantised; Baton reads F32, BF16 and F16";
+      return "the weights are quantised; Baton reads F32, BF16 and F16, and FP8 as config.json's "
+             "\"quantization_config\" describes it";
     case Kind::kKvScale:
       return "scales of a quantised KV cache are not used: KV is kept as it is computed";
     case Kind::kExtraLayer:
       return absl::StrCat("config.json says \"num_hidden_layers\" ", config.num_hidden_layers,
                           ", so these layers would not run");
     case Kind::kExperts:
-      return absl::StrCat(config.architecture, " has no experts");
+      if (config.experts.count == 0) return absl::StrCat(config.architecture, " has no experts");
+      return absl::StrCat(config.architecture, " with this config.json has no such expert, and ",
+                          "without it the model computes something else");
     case Kind::kBias:
       return absl::StrCat(config.architecture,
                           " with this config.json has no such bias, and without it the model "

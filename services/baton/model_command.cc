@@ -1,6 +1,8 @@
 // `baton model info` and `baton model make`.
 #include <cstdio>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,10 +23,15 @@ int Report(const char* command, const absl::Status& status) {
 }
 
 absl::StatusOr<std::string> ArchitectureOf(const std::string& family) {
-  if (family == "llama") return std::string("LlamaForCausalLM");
-  if (family == "qwen2") return std::string("Qwen2ForCausalLM");
-  if (family == "qwen3") return std::string("Qwen3ForCausalLM");
-  return InvalidField("family", absl::StrCat("must be llama, qwen2 or qwen3, got ", family));
+  static constexpr std::pair<std::string_view, const char*> kFamilies[] = {
+      {"llama", "LlamaForCausalLM"},     {"qwen2", "Qwen2ForCausalLM"},
+      {"qwen3", "Qwen3ForCausalLM"},     {"qwen3-moe", "Qwen3MoeForCausalLM"},
+      {"mistral", "MistralForCausalLM"}, {"mixtral", "MixtralForCausalLM"},
+  };
+  for (const auto& [name, architecture] : kFamilies) {
+    if (name == family) return std::string(architecture);
+  }
+  return InvalidField("family", absl::StrCat("is no family that can be made: ", family));
 }
 
 absl::StatusOr<DType> DTypeOf(const std::string& dtype) {
@@ -41,12 +48,25 @@ absl::Status Info(const std::string& model_path) {
     std::printf("%-22s %s\n", name, value.c_str());
   };
   row("architecture", model.architecture);
-  row("parameters", absl::StrFormat("%.2f M", static_cast<double>(model.Parameters()) / 1e6));
+  const auto millions = [](int64_t count) {
+    return absl::StrFormat("%.2f M", static_cast<double>(count) / 1e6);
+  };
+  const int sparse_layers = model.SparseLayers(0, model.num_hidden_layers);
+  row("parameters", millions(model.Parameters()) +
+                        (sparse_layers == 0 ? std::string()
+                                            : absl::StrCat(", of which a token uses ",
+                                                           millions(model.ActiveParameters()))));
   row("layers", absl::StrCat(model.num_hidden_layers));
   row("hidden size", absl::StrCat(model.hidden_size));
   row("heads", absl::StrCat(model.num_attention_heads, " query, ", model.num_key_value_heads,
                             " key-value, of ", model.head_dim, " each"));
   row("intermediate size", absl::StrCat(model.intermediate_size));
+  if (sparse_layers > 0) {
+    row("experts",
+        absl::StrCat(model.experts.count, ", ", model.experts.active, " for each token, of size ",
+                     model.experts.inner, ", in ", sparse_layers, " layers"));
+  }
+  if (model.sliding_window > 0) row("window", absl::StrCat(model.sliding_window, " tokens"));
   row("vocabulary",
       absl::StrCat(model.vocab_size,
                    model.tie_word_embeddings ? " tokens, tied embeddings" : " tokens"));
@@ -73,6 +93,10 @@ absl::Status Make(const v1::Options& options) {
   BATON_ASSIGN_OR_RETURN(model.dtype, DTypeOf(options.dtype()));
   model.hidden_size = static_cast<int>(options.hidden_size());
   model.intermediate_size = static_cast<int>(options.intermediate_size());
+  model.num_experts = static_cast<int>(options.experts());
+  model.num_experts_per_tok = static_cast<int>(options.experts_per_token());
+  model.moe_intermediate_size = static_cast<int>(options.expert_size());
+  model.sliding_window = static_cast<int>(options.sliding_window());
   model.num_hidden_layers = static_cast<int>(options.layers());
   model.num_attention_heads = static_cast<int>(options.heads());
   model.num_key_value_heads = static_cast<int>(options.kv_heads());

@@ -1,4 +1,4 @@
-"""A plain float32 forward of Llama, Qwen2 and Qwen3 checkpoints in numpy: greedy continuation, with
+"""A plain float32 forward of Llama, Qwen, Mistral and Mixtral checkpoints in numpy: greedy continuation, with
 penalties and biases by their definition, and log-probabilities of a prompt."""
 
 import json
@@ -65,6 +65,7 @@ class Oracle:
         self.head_dim = self.config.get("head_dim") or self.config["hidden_size"] // self.heads
         self.layers = self.config["num_hidden_layers"]
         self.epsilon = self.config["rms_norm_eps"]
+        self.window = self.config.get("sliding_window") if "istral" in self.config["architectures"][0] else None
         self.frequencies = rope_frequencies(self.config, self.head_dim)
 
     def weight(self, name):
@@ -95,6 +96,8 @@ class Oracle:
                 scores = rows @ keys[:seen].T / np.float32(np.sqrt(self.head_dim))
                 positions = begin + row + np.arange(len(rows))
                 scores[np.arange(seen)[None, :] > positions[:, None]] = -np.inf
+                if self.window:
+                    scores[np.arange(seen)[None, :] <= positions[:, None] - self.window] = -np.inf
                 scores = np.exp(scores - scores.max(axis=1, keepdims=True))
                 out[row:row + 512, head] = (scores / scores.sum(axis=1, keepdims=True)) @ values[:seen]
         return out
@@ -116,9 +119,29 @@ class Oracle:
         attended = self.attend(q, k, v, begin).reshape(len(x), -1)
         x = x + attended @ self.weight(prefix + "self_attn.o_proj.weight").T
         h = rms_norm(x, self.weight(prefix + "post_attention_layernorm.weight"), self.epsilon)
-        gate = h @ self.weight(prefix + "mlp.gate_proj.weight").T
-        up = h @ self.weight(prefix + "mlp.up_proj.weight").T
-        return x + (gate / (1 + np.exp(-gate)) * up) @ self.weight(prefix + "mlp.down_proj.weight").T
+        for block, names in (("mlp.", ("gate_proj", "up_proj", "down_proj")), ("block_sparse_moe.", ("w1", "w3", "w2"))):
+            if prefix + block + "gate.weight" in self.tensors:
+                return x + self.experts(h, prefix + block, names)
+        return x + self.gated(h, prefix + "mlp.", ("gate_proj", "up_proj", "down_proj"))
+
+    def gated(self, h, prefix, names):
+        gate, up, down = (self.weight(prefix + name + ".weight") for name in names)
+        gate = h @ gate.T
+        return (gate / (1 + np.exp(-gate)) * (h @ up.T)) @ down.T
+
+    def experts(self, h, prefix, names):
+        """Each token goes to the experts that the router scores highest, and adds them up by softmax."""
+        scores = h @ self.weight(prefix + "gate.weight").T
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        out = np.zeros_like(h)
+        for row, token in enumerate(shares):
+            chosen = np.argsort(-token, kind="stable")[:self.config["num_experts_per_tok"]]
+            whole = token[chosen].sum() if self.config.get("norm_topk_prob", True) else np.float32(1)
+            for expert in chosen:
+                added = self.gated(h[row:row + 1], f"{prefix}experts.{expert}.", names)[0]
+                out[row] += token[expert] / whole * added
+        return out
 
     def logits(self, ids, begin, cache):
         """Logits of the last of `ids`, which stand at positions begin..; extends the cache."""

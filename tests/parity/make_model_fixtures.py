@@ -10,13 +10,16 @@ or those that are named:
     venv/bin/pip install torch==2.4.1 transformers==4.53.3 safetensors 'numpy<2'
     venv/bin/python tests/parity/make_model_fixtures.py common/engine/testdata/parity [NAME...]
 
-"yarn" was made with transformers 4.46.3 and torch 1.13; expected.json says so.
+"yarn" was made with transformers 4.46.3 and torch 1.13. qwen3_moe, qwen3_moe_step, mixtral, mistral,
+llama_bias and qwen3_moe_fp8 were made with transformers 5.24.0 and torch 2.15.0; expected.json says so.
 """
 
 import json
 import pathlib
 import sys
+import tempfile
 
+import safetensors.torch
 import torch
 import transformers
 
@@ -67,7 +70,95 @@ def yarn():
         rope_theta=1e4, rope_scaling=dict(rope_type="yarn", factor=4.0))), [5, 180]
 
 
-MODELS = (llama3, qwen2, qwen3, yarn)
+def default_rope(theta):
+    return dict(rope_type="default", rope_theta=theta)
+
+
+def qwen3_moe():
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        **SHAPE, head_dim=16, rope_parameters=default_rope(1e6), num_experts=8, num_experts_per_tok=2,
+        moe_intermediate_size=24, norm_topk_prob=True, mlp_only_layers=[1])), [17, 130]
+
+
+def qwen3_moe_step():
+    """Every other layer is sparse, the weights don't sum to 1, and attention has biases."""
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        **SHAPE, head_dim=16, rope_parameters=default_rope(1e6), num_experts=6, num_experts_per_tok=3,
+        moe_intermediate_size=24, norm_topk_prob=False, decoder_sparse_step=2, attention_bias=True)), [5, 60]
+
+
+def mixtral():
+    return transformers.MixtralForCausalLM(transformers.MixtralConfig(
+        **{**SHAPE, "intermediate_size": 40, "num_hidden_layers": 3}, rope_parameters=default_rope(1e6),
+        num_local_experts=5, num_experts_per_tok=2)), [5, 100]
+
+
+def mistral():
+    """The window is shorter than the prompts, and no multiple of a page."""
+    return transformers.MistralForCausalLM(transformers.MistralConfig(
+        **{**SHAPE, "num_hidden_layers": 3}, rope_parameters=default_rope(1e4), sliding_window=37)), [5, 300]
+
+
+def llama_bias():
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        **{**SHAPE, "num_hidden_layers": 3}, rope_parameters=default_rope(1e4), attention_bias=True,
+        mlp_bias=True)), [5, 60]
+
+
+def qwen3_moe_fp8():
+    """Hidden and expert sizes of which the blocks of 128 are ragged; "fp8" in the name quantises the projections."""
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        **{**SHAPE, "hidden_size": 160, "intermediate_size": 144, "num_hidden_layers": 2}, head_dim=48,
+        rope_parameters=default_rope(1e6), num_experts=4, num_experts_per_tok=2, moe_intermediate_size=136,
+        norm_topk_prob=True, mlp_only_layers=[1])), [5, 60]
+
+
+MODELS = (llama3, qwen2, qwen3, yarn, qwen3_moe, qwen3_moe_step, mixtral, mistral, llama_bias, qwen3_moe_fp8)
+
+
+def quantise(path):
+    """Makes the projections of a saved model FP8 with a scale for each block; returns what all tensors are worth."""
+    file = path / "model.safetensors"
+    stored, worth = {}, {}
+    for name, tensor in safetensors.torch.load_file(file).items():
+        stored[name], worth[name] = tensor, tensor.float()
+        if "_proj.weight" not in name:
+            continue
+        rows, columns = tensor.shape
+        scales = torch.zeros(-(-rows // 128), -(-columns // 128))
+        codes, values = torch.empty(tensor.shape, dtype=torch.float8_e4m3fn), torch.empty(tensor.shape)
+        for i in range(scales.shape[0]):
+            for j in range(scales.shape[1]):
+                block = (slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128))
+                scales[i, j] = tensor[block].float().abs().max() / 448
+                codes[block] = (tensor[block].float() / scales[i, j]).to(torch.float8_e4m3fn)
+                values[block] = codes[block].float() * scales[i, j]
+        stored[name], stored[name + "_scale_inv"], worth[name] = codes, scales, values
+    safetensors.torch.save_file(stored, file, metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
+                                         weight_block_size=[128, 128])
+    (path / "config.json").write_text(json.dumps(config, indent=2))
+    return worth
+
+
+class RoutingMargin:
+    """The smallest lead of a chosen expert over one that was not, since the last look."""
+
+    def __init__(self, model):
+        self.least = float("inf")
+        for module in model.modules():
+            if type(module).__name__.endswith("TopKRouter"):
+                module.register_forward_hook(self.look)
+
+    def look(self, module, _inputs, outputs):
+        sorted_logits = outputs[0].float().sort(dim=-1, descending=True).values
+        lead = sorted_logits[:, module.top_k - 1] - sorted_logits[:, module.top_k]
+        self.least = min(self.least, lead.min().item())
+
+    def take(self):
+        least, self.least = self.least, float("inf")
+        return least
 
 
 def spread_weights(model, generator):
@@ -97,11 +188,12 @@ def greedy(model, prompt):
 
 
 def decided_prompt(model, length, generator):
-    """A random prompt none of whose greedy steps is so near a tie that rounding would decide it."""
-    for _ in range(20):
+    """A random prompt none of whose greedy steps and routes is so near a tie that rounding decides it."""
+    margin = RoutingMargin(model)
+    for _ in range(60):
         prompt = torch.randint(0, 300, (length,), generator=generator).tolist()
         tokens, lead = greedy(model, prompt)
-        if lead > 2e-3:
+        if margin.take() > 1e-3 and lead > 2e-3:
             return prompt, tokens, lead
     raise RuntimeError(f"no prompt of {length} tokens has decided greedy steps")
 
@@ -129,6 +221,14 @@ def main():
         model, narrow = (
             type(model).from_pretrained(path, torch_dtype=dtype, attn_implementation="eager").eval()
             for dtype in (torch.float32, torch.bfloat16))
+        if "fp8" in name:
+            with tempfile.TemporaryDirectory() as directory:
+                model.save_pretrained(directory)
+                safetensors.torch.save_file(quantise(path), pathlib.Path(directory) / "model.safetensors",
+                                            metadata={"format": "pt"})
+                model, narrow = (type(model).from_pretrained(
+                    directory, torch_dtype=dtype, attn_implementation="eager").eval()
+                    for dtype in (torch.float32, torch.bfloat16))
         cases = []
         for length in lengths:
             prompt, tokens, lead = decided_prompt(model, length, generator)

@@ -11,9 +11,10 @@ constexpr int kQueryRows = 96;
 constexpr int kRowTile = 6;
 
 struct RowState {
-  float max;      // The largest score so far, unscaled.
-  Vec sum;        // The sum of the weights so far, by lane.
-  int positions;  // Keys [0, positions) are visible to this row.
+  float max;  // The largest score so far, unscaled.
+  Vec sum;    // The sum of the weights so far, by lane.
+  int first;  // Keys [first, positions) are visible to this row.
+  int positions;
   const float* query;
   float* output;
 };
@@ -79,11 +80,13 @@ inline void Scores(const RowState* rows, const float* transposed, int dim, float
 __attribute__((noinline)) void SoftmaxBlock(RowState& row, int block_begin, float exponent_scale,
                                             int dim, float* scores, float* accumulator) {
   constexpr float kInfinity = __builtin_inff();
+  const int hidden = row.first - block_begin;
   const int visible = Min(row.positions - block_begin, kKeyBlock);
-  if (visible <= 0) {
+  if (visible <= 0 || hidden >= kKeyBlock) {
     for (int k = 0; k < kKeyBlock; ++k) scores[k] = 0;
     return;
   }
+  for (int k = 0; k < hidden; ++k) scores[k] = -kInfinity;
   for (int k = visible; k < kKeyBlock; ++k) scores[k] = -kInfinity;
   Vec largest = Splat(row.max);
   for (int k = 0; k < kKeyBlock; k += kLanes) {
@@ -168,14 +171,16 @@ void AttendQueryRows(RowState* rows, int count, const AttentionArgs<Element>& ar
   float transposed[kMaxHeadDim * kKeyBlock];
   for (int i = 0; i < count * dim; ++i) accumulator[i] = 0;
   const int positions = rows[count - 1].positions;
-  for (int block = 0; block < positions; block += kKeyBlock) {
+  // Rows are in the order of their tokens, so that the first one's window begins first.
+  for (int block = rows[0].first / kKeyBlock * kKeyBlock; block < positions; block += kKeyBlock) {
     // Keys and values past the last visible position may never have been written.
     const int key_end = Min(positions - block, kKeyBlock);
     TransposeKeys(args.kv.keys + block / kKeyTile, (key_end + kKeyTile - 1) / kKeyTile, dim,
                   transposed);
     for (int r = 0; r < count; r += kRowTile) {
       const int tile = Min(count - r, kRowTile);
-      if (rows[r + tile - 1].positions <= block) continue;  // Positions increase with r.
+      // Both ends of what rows see increase with r.
+      if (rows[r + tile - 1].positions <= block || rows[r].first >= block + kKeyBlock) continue;
       AttendRows<kRowTile>(tile, rows + r, args, block, key_end, transposed, accumulator + r * dim);
     }
   }
@@ -193,7 +198,12 @@ void Attention(const AttentionArgs<Element>& args) {
   int count = 0;
   for (int token = 0; token < args.tokens; ++token) {
     for (int head = 0; head < args.heads; ++head) {
-      rows[count++] = {-__builtin_inff(), Vec{}, args.first_position + token + 1,
+      const int positions = args.first_position + token + 1;
+      const int first = args.window > 0 && positions > args.window ? positions - args.window : 0;
+      rows[count++] = {-__builtin_inff(),
+                       Vec{},
+                       first,
+                       positions,
                        args.query + static_cast<size_t>(token) * args.query_stride +
                            static_cast<size_t>(head * args.head_dim),
                        args.output + static_cast<size_t>(token) * args.output_stride +

@@ -1,4 +1,6 @@
 #include <bit>
+#include <cmath>
+#include <limits>
 
 #include "common/engine/kernels/kernels.h"
 
@@ -49,6 +51,8 @@ size_t PlaceInColumn(const Bf16* /*panels*/, size_t output, size_t width) {
   return output < half ? 2 * output : 2 * (output - half) + 1;
 }
 
+size_t PlaceInColumn(const E4m3* /*panels*/, size_t output, size_t /*width*/) { return output; }
+
 // The index in the panels of the first element of a matrix's row; the next elements are `width`
 // apart.
 template <typename Element>
@@ -98,6 +102,38 @@ void UnpackRow(const PackedMatrix& w, int row, int panel_width, float* out) {
 
 void UnpackRow(const PackedBf16Matrix& w, int row, int panel_width, float* out) {
   Unpack(w, row, panel_width, out);
+}
+
+void PackRows(const E4m3* rows, int row_begin, int row_count, int inputs, int panel_width,
+              E4m3* panels) {
+  Pack(rows, row_begin, row_count, inputs, panel_width, panels);
+}
+
+void PackScales(const float* rows, int row_begin, int row_count, int blocks, int panel_width,
+                float* scales) {
+  Pack(rows, row_begin, row_count, blocks, panel_width, scales);
+}
+
+float Widened(E4m3 value) {
+  const int magnitude = value.bits & 0x7f;
+  const int exponent = magnitude >> 3;
+  const int mantissa = magnitude & 7;
+  if (magnitude == 0x7f) return std::numeric_limits<float>::quiet_NaN();
+  const float size = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                   : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (value.bits & 0x80) != 0 ? -size : size;
+}
+
+void UnpackRow(const PackedE4m3Matrix& w, int row, int panel_width, float* out) {
+  const auto width = static_cast<size_t>(panel_width);
+  const auto place = static_cast<size_t>(row);
+  const E4m3* from = w.panels + PlaceOfRow(w.panels, place, static_cast<size_t>(w.inputs), width);
+  const float* scales =
+      w.scales + PlaceOfRow(w.scales, place, static_cast<size_t>(w.blocks()), width);
+  for (int i = 0; i < w.inputs; ++i) {
+    const auto block = static_cast<size_t>((i + w.offset) / kScaleBlock);
+    out[i] = Widened(from[static_cast<size_t>(i) * width]) * scales[block * width];
+  }
 }
 
 }  // namespace baton::kernels

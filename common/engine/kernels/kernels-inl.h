@@ -88,6 +88,13 @@ void Add(const float* x, size_t count, float* y) {
   for (; i < count; ++i) y[i] += x[i];
 }
 
+void AddScaled(const float* x, float scale, size_t count, float* y) {
+  const Vec factor = Splat(scale);
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) Store(y + i, Load(y + i) + factor * Load(x + i));
+  for (; i < count; ++i) y[i] += scale * x[i];
+}
+
 void AddBias(const float* bias, int rows, int dim, float* y) {
   for (int row = 0; row < rows; ++row) {
     Add(bias, static_cast<size_t>(dim), y + static_cast<size_t>(row) * static_cast<size_t>(dim));
@@ -158,9 +165,11 @@ const KernelTable kTable = {
     .rope = Rope,
     .silu_mul = SiluMulRows,
     .add = Add,
+    .add_scaled = AddScaled,
     .add_bias = AddBias,
     .linear = Linear,
     .linear_bf16 = Linear,
+    .linear_e4m3 = Linear,
     .attention = Attention,
     .attention_bf16 = Attention,
     .to_bf16 = ToBf16,

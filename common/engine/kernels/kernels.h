@@ -5,15 +5,15 @@
 // on the model alone:
 //   - linear: one fused multiply-add per input, in input order. No kernel splits the inputs, so
 //     neither the number of rows nor the tile of a row matters.
-//   - attention: per query row, keys in blocks of kKeyBlock from position 0 on. Neither the chunk
-//     of the row nor the page size matters.
+//   - attention: per query row, keys in blocks of kKeyBlock from position 0 on, or from the block
+//     where the row's window begins. Neither the chunk of the row nor the page size matters.
 // The price: a single row can't spread one dot product over vector lanes. Instead weights are
 // packed so that lanes hold different outputs, which costs nothing. Tables of different instruction
 // sets round differently (the scalar one doesn't fuse), so their results are only close.
 //
-// Weights, keys and values may be bfloat16 in memory. They are widened in registers, which is
-// exact, and then go through the same operations, so the results equal those of the widened float32
-// bit for bit.
+// Weights, keys and values may be bfloat16 in memory, weights also FP8 with scales. They are
+// widened in registers, which is exact, and then go through the same operations, so the results
+// equal those of the widened float32 bit for bit.
 //
 // All matrices are row-major, and float32 unless stated otherwise; pointers need no alignment.
 // Functions don't allocate, are thread-safe, and trust their arguments: the executor has checked
@@ -52,7 +52,28 @@ struct Packed {
   int outputs;
   int inputs;
 };
+// An FP8 number: sign, four bits of exponent (bias 7), three of mantissa. It has no infinities;
+// what would be NaN is never in a matrix.
+struct E4m3 {
+  uint8_t bits;
+};
+
+// A matrix of E4m3 whose element in row r and column c is worth panels' element times
+// scales[r / width][(c + offset) / kScaleBlock][r % width], rounded to float32. Columns are in
+// order.
+inline constexpr int kScaleBlock = 128;
+template <>
+struct Packed<E4m3> {
+  const E4m3* panels;
+  int outputs;
+  int inputs;
+  const float* scales;
+  int offset;  // Below kScaleBlock: the columns of the first block that belong to others.
+  int blocks() const { return (offset + inputs + kScaleBlock - 1) / kScaleBlock; }
+};
+
 using PackedMatrix = Packed<float>;
+using PackedE4m3Matrix = Packed<E4m3>;
 using PackedBf16Matrix = Packed<Bf16>;
 
 // One KV head's keys and values of a sequence, cut into tiles of kKeyTile tokens: tile i holds the
@@ -73,7 +94,8 @@ struct AttentionArgs {
   int tokens;
   int heads;  // Query heads of this KV head.
   int head_dim;
-  int first_position;  // Token 0's; token t attends to positions [0, first_position + t].
+  int first_position;  // Token 0's; token t attends to positions up to first_position + t,
+  int window = 0;      // and to so many at most, the last ones; 0: to all.
   float scale;
   KvTiles<Element> kv;
 };
@@ -103,6 +125,9 @@ struct KernelTable {
   // y += x.
   void (*add)(const float* x, size_t count, float* y);
 
+  // y += scale * x, each by one fused multiply-add where the table fuses.
+  void (*add_scaled)(const float* x, float scale, size_t count, float* y);
+
   // y[r] += bias for `rows` rows of `dim`.
   void (*add_bias)(const float* bias, int rows, int dim, float* y);
 
@@ -112,8 +137,11 @@ struct KernelTable {
                  float* y, size_t y_stride);
   void (*linear_bf16)(const PackedBf16Matrix& w, const float* x, int rows, int panel_begin,
                       int panel_end, float* y, size_t y_stride);
+  void (*linear_e4m3)(const PackedE4m3Matrix& w, const float* x, int rows, int panel_begin,
+                      int panel_end, float* y, size_t y_stride);
 
-  // Causal attention with online softmax; no score matrix beyond a few rows by kKeyBlock.
+  // Causal attention with online softmax; keys before all tokens' windows are not read; no score
+  // matrix beyond a few rows by kKeyBlock.
   void (*attention)(const AttentionArgs<float>& args);
   void (*attention_bf16)(const AttentionArgs<Bf16>& args);
 
@@ -160,9 +188,19 @@ void PackRows(const float* rows, int row_begin, int row_count, int inputs, int p
 void PackRows(const Bf16* rows, int row_begin, int row_count, int inputs, int panel_width,
               Bf16* panels);
 
+void PackRows(const E4m3* rows, int row_begin, int row_count, int inputs, int panel_width,
+              E4m3* panels);
+// The rows' scales, [row_count, blocks], into those of a packed matrix of so many blocks.
+void PackScales(const float* rows, int row_begin, int row_count, int blocks, int panel_width,
+                float* scales);
+
+// Exactly; NaN for the two codes that are none of a matrix's.
+float Widened(E4m3 value);
+
 // Row `row` of a packed matrix, widened: out has w.inputs elements.
 void UnpackRow(const PackedMatrix& w, int row, int panel_width, float* out);
 void UnpackRow(const PackedBf16Matrix& w, int row, int panel_width, float* out);
+void UnpackRow(const PackedE4m3Matrix& w, int row, int panel_width, float* out);
 
 }  // namespace baton::kernels
 

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -114,6 +115,65 @@ TEST_P(KernelsBf16Test, RowsOfPanelsAreWhatWasPacked) {
       EXPECT_EQ(narrow_out, Widen(Narrow(out)));
     }
   }
+}
+
+// Scales of blocks that begin before the matrix, and rows whose scales differ.
+TEST_P(KernelsBf16Test, LinearOfFp8EqualsThatOfTheScaledWeights) {
+  const int width = kernels().panel_width;
+  for (int trial = 0; trial < 60; ++trial) {
+    const int outputs = static_cast<int>(random_.Between(1, 200));
+    const int inputs = static_cast<int>(random_.Between(1, trial < 50 ? 700 : 2600));
+    const int rows = static_cast<int>(random_.Between(1, 40));
+    const int offset = static_cast<int>(random_.Between(0, kScaleBlock - 1));
+    SCOPED_TRACE(testing::Message() << outputs << "x" << inputs << "+" << offset << ", " << rows);
+    std::vector<E4m3> weights(Size(outputs, inputs));
+    for (E4m3& weight : weights) {
+      do {
+        weight.bits = static_cast<uint8_t>(random_.Next());
+      } while ((weight.bits & 0x7f) == 0x7f);
+    }
+    std::vector<E4m3> panels(PackedSize(outputs, inputs, width));
+    PackedE4m3Matrix matrix{panels.data(), outputs, inputs, nullptr, offset};
+    const int blocks = matrix.blocks();
+    const auto scales = RandomFloats(Size(outputs, blocks));
+    std::vector<float> packed_scales(PackedSize(outputs, blocks, width));
+    PackRows(weights.data(), 0, outputs, inputs, width, panels.data());
+    PackScales(scales.data(), 0, outputs, blocks, width, packed_scales.data());
+    matrix.scales = packed_scales.data();
+    std::vector<float> wide(weights.size());
+    for (int row = 0; row < outputs; ++row) {
+      for (int i = 0; i < inputs; ++i) {
+        const auto at = Size(row, inputs) + static_cast<size_t>(i);
+        wide[at] = Widened(weights[at]) *
+                   scales[Size(row, blocks) + static_cast<size_t>((i + offset) / kScaleBlock)];
+      }
+      std::vector<float> unpacked(static_cast<size_t>(inputs));
+      UnpackRow(matrix, row, width, unpacked.data());
+      EXPECT_EQ(std::memcmp(unpacked.data(), &wide[Size(row, inputs)], unpacked.size() * 4), 0);
+    }
+    std::vector<float> wide_panels(panels.size());
+    PackRows(wide.data(), 0, outputs, inputs, width, wide_panels.data());
+    const auto x = RandomFloats(Size(rows, inputs));
+    std::vector<float> y(Size(rows, outputs));
+    std::vector<float> expected(y.size());
+    const int end = (outputs + width - 1) / width;
+    const auto stride = static_cast<size_t>(outputs);
+    kernels().linear_e4m3(matrix, x.data(), rows, 0, end, y.data(), stride);
+    kernels().linear({wide_panels.data(), outputs, inputs}, x.data(), rows, 0, end, expected.data(),
+                     stride);
+    EXPECT_EQ(Bits(y), Bits(expected));
+  }
+}
+
+TEST(E4m3Test, WidensToWhatTheFormatSays) {
+  EXPECT_EQ(Widened({0x00}), 0);
+  EXPECT_EQ(Widened({0x01}), 0x1p-9f);
+  EXPECT_EQ(Widened({0x07}), 7 * 0x1p-9f) << "the largest subnormal";
+  EXPECT_EQ(Widened({0x08}), 0x1p-6f);
+  EXPECT_EQ(Widened({0x38}), 1);
+  EXPECT_EQ(Widened({0xbc}), -1.5f);
+  EXPECT_EQ(Widened({0x7e}), 448) << "the largest";
+  EXPECT_TRUE(std::isnan(Widened({0x7f})) && std::isnan(Widened({0xff})));
 }
 
 TEST_P(KernelsBf16Test, LinearEqualsThatOfTheWidenedWeights) {

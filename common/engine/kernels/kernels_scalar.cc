@@ -47,6 +47,10 @@ void Add(const float* x, size_t count, float* y) {
   for (size_t i = 0; i < count; ++i) y[i] += x[i];
 }
 
+void AddScaled(const float* x, float scale, size_t count, float* y) {
+  for (size_t i = 0; i < count; ++i) y[i] += scale * x[i];
+}
+
 void AddBias(const float* bias, int rows, int dim, float* y) {
   for (int row = 0; row < rows; ++row, y += dim) {
     for (int i = 0; i < dim; ++i) y[i] += bias[i];
@@ -108,7 +112,8 @@ void AttendRow(const AttentionArgs<Element>& args, const float* query, int posit
   const int dim = args.head_dim;
   std::vector<double> weights(static_cast<size_t>(positions));
   double max = -std::numeric_limits<double>::infinity();
-  for (int p = 0; p < positions; ++p) {
+  const int first = args.window > 0 ? std::max(0, positions - args.window) : 0;
+  for (int p = first; p < positions; ++p) {
     double score = 0;
     const Element* key = Row(args.kv.keys, p, dim);
     for (int d = 0; d < dim; ++d) score += static_cast<double>(query[d]) * Widen(key[d]);
@@ -116,10 +121,13 @@ void AttendRow(const AttentionArgs<Element>& args, const float* query, int posit
     max = std::max(max, weights[static_cast<size_t>(p)]);
   }
   double sum = 0;
-  for (double& weight : weights) sum += weight = std::exp(weight - max);
+  for (size_t p = 0; p < weights.size(); ++p) {
+    weights[p] = p < static_cast<size_t>(first) ? 0 : std::exp(weights[p] - max);
+    sum += weights[p];
+  }
   for (int d = 0; d < dim; ++d) {
     double value = 0;
-    for (int p = 0; p < positions; ++p) {
+    for (int p = first; p < positions; ++p) {
       value += weights[static_cast<size_t>(p)] * Widen(Row(args.kv.values, p, dim)[d]);
     }
     output[d] = static_cast<float>(value / sum);
@@ -189,9 +197,11 @@ const KernelTable kTable = {
     .rope = Rope,
     .silu_mul = SiluMul,
     .add = Add,
+    .add_scaled = AddScaled,
     .add_bias = AddBias,
     .linear = Linear,
     .linear_bf16 = Linear,
+    .linear_e4m3 = Linear,
     .attention = Attention,
     .attention_bf16 = Attention,
     .to_bf16 = ToBf16,

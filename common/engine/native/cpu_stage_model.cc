@@ -51,6 +51,7 @@ CpuStageModel::CpuStageModel(const StageSetup& setup, const kernels::KernelTable
       threads_(options.threads),
       rotary_(config_),
       attention_scale_(1 / std::sqrt(static_cast<float>(config_.head_dim))),
+      feed_forward_(kernels, sizes_, shard_.experts),
       group_(shard_.rank, options.row_parallel, config_.hidden_size) {}
 
 void CpuStageModel::AllocateScratch() {
@@ -58,8 +59,6 @@ void CpuStageModel::AllocateScratch() {
   scratch_.normed = rows(config_.hidden_size);
   scratch_.qkv = rows(int64_t{sizes_.query_size()} + 2 * int64_t{sizes_.kv_size()});
   scratch_.attended = rows(sizes_.query_size());
-  scratch_.gate_up = rows(2 * int64_t{sizes_.intermediate_size});
-  scratch_.inner = rows(sizes_.intermediate_size);
   if (group_.alone()) {
     scratch_.projected = rows(config_.hidden_size);
   } else if (last_stage()) {
@@ -90,7 +89,14 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
   std::unique_ptr<CpuStageModel> model(new CpuStageModel(setup, *kernels, options));
   BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
                          ChooseLinear(options, setup.dtype, *kernels, model->threads_));
-  BATON_ASSIGN_OR_RETURN(model->stage_, LoadStage(setup, make_linear, options.on_progress));
+  ScaledLinearFactory make_scaled;
+  if (options.linear != LinearBackend::kTorch) {
+    make_scaled = [kernels, &threads = model->threads_](int outputs, int inputs, int offset) {
+      return MakeNativeScaledLinear(outputs, inputs, offset, *kernels, threads);
+    };
+  }
+  BATON_ASSIGN_OR_RETURN(model->stage_,
+                         LoadStage(setup, make_linear, make_scaled, options.on_progress));
   // After the weights: only now are the sizes in config.json checked against real tensors.
   BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(setup.kv));
   model->kv_memory_ = std::make_unique<HostKvMemory>(setup.kv, model->pool_->Bytes());
@@ -209,38 +215,49 @@ absl::Status CpuStageModel::Embed(const Batch& batch, float* x) {
 }
 
 void CpuStageModel::RunLayer(const Batch& batch, int layer, int tokens, float* x) {
-  float* const projected = scratch_.projected.data();
+  const int together = std::min(FeedForward::RowsOf(BlockOf(layer)), tokens);
+  std::vector<float>& projected = scratch_.projected;
+  projected.resize(std::max(projected.size(), Floats(together, config_.hidden_size)));
+  const auto add = [&](int begin, int end) {
+    kernels_.add(projected.data(), Floats(end - begin, config_.hidden_size),
+                 x + Floats(begin, config_.hidden_size));
+  };
   // In order: a block attends to the keys that earlier blocks have stored.
-  for (int begin = 0; begin < tokens; begin += kRowBlock) {
-    const int end = std::min(begin + kRowBlock, tokens);
-    const size_t count = Floats(end - begin, config_.hidden_size);
-    float* const rows = x + Floats(begin, config_.hidden_size);
-    Attention(batch, layer, begin, end, x, projected);
-    kernels_.add(projected, count, rows);
-    Mlp(layer, begin, end, x, projected);
-    kernels_.add(projected, count, rows);
-    if (dtype_ == ElementType::kBFloat16) kernels_.round_to_bf16(rows, count);
+  for (int begin = 0; begin < tokens; begin += together) {
+    const int end = std::min(begin + together, tokens);
+    for (int block = begin; block < end; block += kRowBlock) {
+      const int block_end = std::min(block + kRowBlock, end);
+      Attention(batch, layer, block, block_end, x, projected.data());
+      add(block, block_end);
+    }
+    Mlp(layer, begin, end, x, projected.data());
+    add(begin, end);
+    if (dtype_ == ElementType::kBFloat16) {
+      kernels_.round_to_bf16(x + Floats(begin, config_.hidden_size),
+                             Floats(end - begin, config_.hidden_size));
+    }
   }
 }
 
 absl::Status CpuStageModel::RunPartOfLayer(const Batch& batch, int layer, float* x) {
-  const auto blocks = [](IndexRange rows, const auto& run) {
-    for (int begin = rows.begin; begin < rows.end; begin += kRowBlock) {
-      run(begin, std::min(begin + kRowBlock, rows.end));
+  const auto blocks = [](IndexRange rows, int size, const auto& run) {
+    for (int begin = rows.begin; begin < rows.end; begin += size) {
+      run(begin, std::min(begin + size, rows.end));
     }
   };
+  const int together = FeedForward::RowsOf(BlockOf(layer));
   const std::span<const IndexRange> chunks = group_.chunks();
   for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
     if (layer > kv().layer_begin) {
       BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/true, x));
     }
-    blocks(chunks[chunk],
+    blocks(chunks[chunk], kRowBlock,
            [&](int begin, int end) { Attention(batch, layer, begin, end, x, group_.Rows(begin)); });
     group_.Reduce(chunk);
   }
   for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
     BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/false, x));
-    blocks(chunks[chunk],
+    blocks(chunks[chunk], together,
            [&](int begin, int end) { Mlp(layer, begin, end, x, group_.Rows(begin)); });
     group_.Reduce(chunk);
   }
@@ -263,17 +280,9 @@ void CpuStageModel::Attention(const Batch& batch, int layer, int begin, int end,
   ProjectQkv(block, begin, end - begin, x + Floats(begin, config_.hidden_size));
   StoreAndAttend(batch, layer, begin, end - begin);
   block.o->Apply(scratch_.attended.data(), end - begin, projected);
-}
-
-void CpuStageModel::Mlp(int layer, int begin, int end, const float* x, float* projected) {
-  const LayerBlock& block = BlockOf(layer);
-  const int rows = end - begin;
-  kernels_.rms_norm(x + Floats(begin, config_.hidden_size), block.post_attention_norm.data(),
-                    static_cast<float>(config_.rms_norm_eps), rows, config_.hidden_size,
-                    scratch_.normed.data());
-  block.gate_up->Apply(scratch_.normed.data(), rows, scratch_.gate_up.data());
-  kernels_.silu_mul(scratch_.gate_up.data(), rows, sizes_.intermediate_size, scratch_.inner.data());
-  block.down->Apply(scratch_.inner.data(), rows, projected);
+  if (!block.o_bias.empty()) {
+    kernels_.add_bias(block.o_bias.data(), end - begin, config_.hidden_size, projected);
+  }
 }
 
 void CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x) {
@@ -367,6 +376,7 @@ void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows,
         args.heads = group;
         args.head_dim = config_.head_dim;
         args.first_position = place.position;
+        args.window = config_.sliding_window;
         args.scale = attention_scale_;
         args.kv = {keys, values};
         attention(args);

@@ -1,6 +1,6 @@
 // The stage model that computes with Baton's own kernels on the CPU: a layer loop over shared
-// blocks (attention with optional bias and q/k norms, rotary embeddings, SwiGLU) that ModelConfig
-// describes.
+// blocks (attention with optional biases, q/k norms and window, rotary embeddings, SwiGLU, experts)
+// that ModelConfig describes.
 #ifndef COMMON_ENGINE_NATIVE_CPU_STAGE_MODEL_H_
 #define COMMON_ENGINE_NATIVE_CPU_STAGE_MODEL_H_
 
@@ -11,6 +11,7 @@
 #include "common/engine/attention/host_kv_memory.h"
 #include "common/engine/attention/rotary.h"
 #include "common/engine/kernels/kernels.h"
+#include "common/engine/native/feed_forward.h"
 #include "common/engine/native/thread_pool.h"
 #include "common/engine/ranks/rank_group.h"
 #include "common/engine/stage_model.h"
@@ -48,14 +49,12 @@ class CpuStageModel final : public StageModel {
     std::vector<const Element*> keys;
     std::vector<const Element*> values;
   };
-  // Buffers for one block of rows, of this rank's sizes; they don't grow with the batch.
+  // Buffers for one block of rows, of this rank's sizes.
   struct Scratch {
     std::vector<float> normed;     // [rows, hidden]
     std::vector<float> qkv;        // [rows, query_size + 2 * kv_size]
     std::vector<float> attended;   // [rows, query_size]
-    std::vector<float> gate_up;    // [rows, 2 * intermediate]
-    std::vector<float> inner;      // [rows, intermediate]
-    std::vector<float> projected;  // [rows, hidden]; only with one rank.
+    std::vector<float> projected;  // [rows, hidden]; only with one rank. Grows for sparse layers.
     std::vector<float>
         vocabulary;          // [kLogitRows, vocab]; only with several ranks, on the last stage.
     TileLists<float> tiles;  // This or the next one is used, by the type of the pages.
@@ -91,7 +90,10 @@ class CpuStageModel final : public StageModel {
   // hidden].
   void Attention(const Batch& batch, int layer, int begin, int end, const float* x,
                  float* projected);
-  void Mlp(int layer, int begin, int end, const float* x, float* projected);
+  void Mlp(int layer, int begin, int end, const float* x, float* projected) {
+    const size_t first = static_cast<size_t>(begin) * static_cast<size_t>(config_.hidden_size);
+    feed_forward_.Apply(BlockOf(layer), x + first, end - begin, projected);
+  }
   void ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x);
   // Stores keys and values in the pages' type and attends to them.
   void StoreAndAttend(const Batch& batch, int layer, int begin, int rows);
@@ -120,6 +122,7 @@ class CpuStageModel final : public StageModel {
   const Rotary rotary_;
   const float attention_scale_;
   StageBlocks stage_;
+  FeedForward feed_forward_;
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<HostKvMemory> kv_memory_;  // Over the pool's pages.
 

@@ -3,8 +3,10 @@
 #include <cstring>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/check.h"
 #include "common/device/memory.h"
 
 namespace baton {
@@ -66,7 +68,61 @@ class NativeLinear final : public Linear {
   Element* const panels_;
 };
 
+class NativeScaledLinear final : public ScaledLinear {
+ public:
+  NativeScaledLinear(int outputs, int inputs, int offset, const KernelTable& table,
+                     ThreadPool& pool)
+      : ScaledLinear(outputs, inputs, BlocksOf(inputs, offset)),
+        offset_(offset),
+        table_(table),
+        pool_(pool),
+        memory_(Zeroed(kernels::PackedSize(outputs, inputs, table.panel_width))),
+        scales_(kernels::PackedSize(outputs, blocks(), table.panel_width)) {}
+
+  void SetRows(const std::byte* /*rows*/, int /*row_begin*/, int /*row_count*/) override {
+    BATON_CHECK(false) << "rows without scales";
+  }
+
+  void SetScaledRows(const std::byte* rows, const float* scales, int row_begin,
+                     int row_count) override {
+    kernels::PackRows(reinterpret_cast<const kernels::E4m3*>(rows), row_begin, row_count, inputs(),
+                      table_.panel_width, reinterpret_cast<kernels::E4m3*>(memory_.span().data));
+    kernels::PackScales(scales, row_begin, row_count, blocks(), table_.panel_width, scales_.data());
+  }
+
+  void Row(int row, float* out) const override {
+    kernels::UnpackRow(matrix(), row, table_.panel_width, out);
+  }
+
+  void Apply(const float* x, int rows, float* y) const override {
+    const int panels = (outputs() + table_.panel_width - 1) / table_.panel_width;
+    pool_.ParallelFor(panels, [&](int begin, int end) {
+      table_.linear_e4m3(matrix(), x, rows, begin, end, y, static_cast<size_t>(outputs()));
+    });
+  }
+
+ private:
+  static int BlocksOf(int inputs, int offset) {
+    return kernels::PackedE4m3Matrix{nullptr, 0, inputs, nullptr, offset}.blocks();
+  }
+  kernels::PackedE4m3Matrix matrix() const {
+    return {reinterpret_cast<const kernels::E4m3*>(memory_.span().data), outputs(), inputs(),
+            scales_.data(), offset_};
+  }
+
+  const int offset_;
+  const KernelTable& table_;
+  ThreadPool& pool_;
+  const MemoryBuffer memory_;
+  std::vector<float> scales_;
+};
+
 }  // namespace
+
+std::unique_ptr<ScaledLinear> MakeNativeScaledLinear(int outputs, int inputs, int offset,
+                                                     const KernelTable& table, ThreadPool& pool) {
+  return std::make_unique<NativeScaledLinear>(outputs, inputs, offset, table, pool);
+}
 
 std::unique_ptr<Linear> MakeNativeLinear(int outputs, int inputs, ElementType weights,
                                          const KernelTable& table, ThreadPool& pool) {

@@ -9,6 +9,8 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/version.h>
@@ -135,10 +137,10 @@ absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
   for (int layer = 0; layer < kv_.layers(); ++layer) {
     const TorchLayer& weights = weights_.layers[static_cast<size_t>(layer)];
     const at::Tensor heads = Attention(batch, rows, layer, weights, Norm(x, weights.input_norm));
-    BATON_ASSIGN_OR_RETURN(const at::Tensor attended, Project(heads, weights.o));
+    BATON_ASSIGN_OR_RETURN(const at::Tensor attended, Project(heads, weights.o, weights.o_bias));
     x = x + attended;
-    const at::Tensor gated = Inner(weights, Norm(x, weights.post_attention_norm));
-    BATON_ASSIGN_OR_RETURN(const at::Tensor inner, Project(gated, weights.down));
+    BATON_ASSIGN_OR_RETURN(const at::Tensor inner,
+                           FeedForward(weights, Norm(x, weights.post_attention_norm)));
     x = x + inner;
   }
   if (last_stage()) return TellLogits(batch, x, logits);
@@ -183,14 +185,15 @@ absl::StatusOr<at::Tensor> TorchStageModel::Sum(const at::Tensor& part) {
 }
 
 absl::StatusOr<at::Tensor> TorchStageModel::Project(const at::Tensor& rows,
-                                                    const at::Tensor& weight) {
-  if (group_.alone()) return at::linear(rows, weight);
+                                                    const at::Tensor& weight,
+                                                    const at::Tensor& bias) {
+  if (group_.alone()) return at::linear(rows, weight, bias);
   sums_ = at::empty({rows.size(0), config_.hidden_size},
                     at::TensorOptions(at::kFloat).device(device_.device()));
   const std::span<const IndexRange> chunks = group_.chunks();
   for (size_t i = 0; i < chunks.size(); ++i) {
     const at::Tensor sum = sums_.narrow(0, chunks[i].begin, chunks[i].size());
-    sum.copy_(at::linear(rows.narrow(0, chunks[i].begin, chunks[i].size()), weight));
+    sum.copy_(at::linear(rows.narrow(0, chunks[i].begin, chunks[i].size()), weight, bias));
     group_.Reduce(i, device_.Lend(sum));
   }
   for (size_t i = 0; i < chunks.size(); ++i) BATON_RETURN_IF_ERROR(group_.Await(i));
@@ -316,19 +319,45 @@ at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
     // [kv_heads, group, rows, head_dim]: heads that share keys are adjacent.
     const at::Tensor block_query =
         query.narrow(0, begin, rows).view({rows, kv_heads, group, head_dim}).permute({1, 2, 0, 3});
-    const at::Tensor seen = positions.narrow(0, slice.prefix_length + begin, rows).unsqueeze(1) >=
-                            positions.unsqueeze(0);  // [rows, length]
+    const at::Tensor ahead = positions.narrow(0, slice.prefix_length + begin, rows).unsqueeze(1) -
+                             positions.unsqueeze(0);  // [rows, length]: a key's distance
+    at::Tensor seen = ahead.ge(0);
+    if (config_.sliding_window > 0) seen = seen.logical_and(ahead.lt(config_.sliding_window));
     const at::Tensor output = MaskedAttention(block_query, keys, values, seen);
     outputs.push_back(output.permute({2, 0, 1, 3}).reshape({rows, kv_heads * group * head_dim}));
   }
   return at::cat(outputs);
 }
 
-at::Tensor TorchStageModel::Inner(const TorchLayer& weights, const at::Tensor& normed) const {
-  const at::Tensor gate_up = at::linear(normed, weights.gate_up);
-  const at::Tensor gate = gate_up.narrow(1, 0, sizes_.intermediate_size);
-  const at::Tensor up = gate_up.narrow(1, sizes_.intermediate_size, sizes_.intermediate_size);
-  return at::silu(gate) * up;
+at::Tensor TorchStageModel::Inner(const TorchGated& weights, const at::Tensor& normed) const {
+  const at::Tensor gate_up = at::linear(normed, weights.gate_up, weights.gate_up_bias);
+  const int64_t columns = gate_up.size(1) / 2;
+  return at::silu(gate_up.narrow(1, 0, columns)) * gate_up.narrow(1, columns, columns);
+}
+
+at::Tensor TorchStageModel::Sparse(const TorchLayer& weights, const at::Tensor& normed) const {
+  const Experts& experts = config_.experts;
+  const at::Tensor scores = at::softmax(at::linear(normed, weights.router), -1, at::kFloat);
+  auto [shares, ids] = scores.topk(experts.active, -1);
+  if (experts.normalise) shares = shares / shares.sum({-1}, /*keepdim=*/true);
+  at::Tensor sum = at::zeros({normed.size(0), normed.size(1)}, normed.options());
+  int64_t id = shard_.experts.begin;
+  for (const TorchGated& expert : weights.experts) {
+    const at::Tensor chosen = ids.eq(id++);
+    const at::Tensor rows = chosen.any(-1).nonzero().squeeze(1);
+    if (rows.size(0) == 0) continue;
+    const at::Tensor share = (shares * chosen).sum({-1}, /*keepdim=*/true).index_select(0, rows);
+    const at::Tensor added =
+        at::linear(Inner(expert, normed.index_select(0, rows)), expert.down, expert.down_bias);
+    sum.index_add_(0, rows, added * share.to(added.scalar_type()));
+  }
+  return sum;
+}
+
+absl::StatusOr<at::Tensor> TorchStageModel::FeedForward(const TorchLayer& weights,
+                                                        const at::Tensor& normed) {
+  if (weights.sparse) return Sum(Sparse(weights, normed));
+  return Project(Inner(weights.mlp, normed), weights.mlp.down, weights.mlp.down_bias);
 }
 
 // ---- The end of the model ----

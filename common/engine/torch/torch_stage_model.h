@@ -69,14 +69,18 @@ class TorchStageModel final : public StageModel {
   // The sum of all ranks' `part`, in float32, in the device's memory.
   absl::StatusOr<at::Tensor> Sum(const at::Tensor& part);
   // `rows` times a row-parallel weight, summed over the ranks one chunk of rows at a time: the sums
-  // of a chunk are reduced while the next one is multiplied.
-  absl::StatusOr<at::Tensor> Project(const at::Tensor& rows, const at::Tensor& weight);
+  // of a chunk are reduced while the next one is multiplied. `bias` is undefined on ranks but 0.
+  absl::StatusOr<at::Tensor> Project(const at::Tensor& rows, const at::Tensor& weight,
+                                     const at::Tensor& bias);
   Rows PlaceRows(const Batch& batch) const;
   // Attention and Inner return the input of their row-parallel projection.
   at::Tensor Attention(const Batch& batch, const Rows& rows, int layer, const TorchLayer& weights,
                        const at::Tensor& normed);
   at::Tensor Attend(const SequenceSlice& slice, int layer, const at::Tensor& query) const;
-  at::Tensor Inner(const TorchLayer& weights, const at::Tensor& normed) const;
+  at::Tensor Inner(const TorchGated& weights, const at::Tensor& normed) const;
+  // What this rank's experts add to the rows, which the ranks then sum.
+  at::Tensor Sparse(const TorchLayer& weights, const at::Tensor& normed) const;
+  absl::StatusOr<at::Tensor> FeedForward(const TorchLayer& weights, const at::Tensor& normed);
   at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor Rotate(const at::Tensor& heads, const Rows& rows) const;
   absl::Status TellLogits(const Batch& batch, const at::Tensor& x, std::span<float> logits);

@@ -6,7 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/engine/weights/block_scales.h"
 #include "common/model/safetensors.h"
 #include "common/model/weight_names.h"
 #include "common/model/weight_part.h"
@@ -44,21 +46,41 @@ class Loader {
     std::vector<at::Tensor> parts;
     for (const WeightSpec& spec : specs) {
       BATON_ASSIGN_OR_RETURN(const StoredPart stored, stage_.FindMatrix(spec));
-      BATON_ASSIGN_OR_RETURN(parts.emplace_back(), Read(stored));
+      BATON_ASSIGN_OR_RETURN(parts.emplace_back(), stored.dtype() == DType::kF8E4M3
+                                                       ? ReadScaled(spec, stored)
+                                                       : Read(stored));
     }
     return Joined(std::move(parts));
   }
 
  private:
+  // FP8 as the float32 values that it is worth.
+  absl::StatusOr<at::Tensor> ReadScaled(const WeightSpec& spec, const StoredPart& stored) {
+    if (!stage_.may_round && stage_.dtype != ElementType::kFloat32) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", spec.name, " is FP8 with scales, which libtorch's layers widen; say ",
+          "--dtype=float32 to keep all of it, or --dtype=bfloat16 to round it"));
+    }
+    BATON_ASSIGN_OR_RETURN(const ScaledPart part, ScaledPart::Find(stage_.weights, spec, stored));
+    at::Tensor tensor = at::empty({stored.rows(), stored.columns()}, at::kFloat);
+    BATON_RETURN_IF_ERROR(part.ReadValues(
+        0, stored.rows(), {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())}));
+    Report(stored.ElementCount());
+    return tensor.to(device_, ScalarTypeOf(stage_.dtype));
+  }
+
   absl::StatusOr<at::Tensor> Read(const StoredPart& stored) {
     at::Tensor tensor = at::empty({stored.rows(), stored.columns()}, StoredTypeOf(stored.dtype()));
     BATON_RETURN_IF_ERROR(
         stored.Read(0, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()}));
-    elements_done_ += stored.ElementCount();
-    if (on_progress_) {
-      on_progress_(static_cast<double>(elements_done_) / static_cast<double>(elements_total_));
-    }
+    Report(stored.ElementCount());
     return tensor.to(device_, ScalarTypeOf(stage_.dtype));
+  }
+
+  void Report(int64_t elements) {
+    elements_done_ += elements;
+    if (!on_progress_) return;
+    on_progress_(static_cast<double>(elements_done_) / static_cast<double>(elements_total_));
   }
 
   // One tensor is not copied; undefined if there is none.

@@ -39,6 +39,29 @@ class Linear {
   const ElementType weights_;
 };
 
+// One whose weights are FP8 numbers, each with a scale: kernels::E4m3 says what they are worth.
+// Products use their float32 values; SetRows is never called.
+class ScaledLinear : public Linear {
+ public:
+  ScaledLinear(int outputs, int inputs, int blocks)
+      : Linear(outputs, inputs, ElementType::kFloat32), blocks_(blocks) {}
+
+  // Blocks of inputs that share a scale in each row.
+  int blocks() const { return blocks_; }
+
+  // While loading: rows of [outputs, inputs] in a byte for each element, and their scales,
+  // [row_count, blocks()].
+  virtual void SetScaledRows(const std::byte* rows, const float* scales, int row_begin,
+                             int row_count) = 0;
+
+ private:
+  const int blocks_;
+};
+
+// Makes an empty ScaledLinear whose first block lacks its first `offset` inputs.
+using ScaledLinearFactory =
+    std::function<std::unique_ptr<ScaledLinear>(int outputs, int inputs, int offset)>;
+
 // Makes an empty Linear of the chosen backend.
 using LinearFactory = std::function<std::unique_ptr<Linear>(int outputs, int inputs)>;
 

@@ -4,6 +4,8 @@
 #define COMMON_ENGINE_WEIGHTS_STAGE_SETUP_H_
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/status.h"
@@ -48,15 +50,26 @@ absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options);
 // The weights of one decoder layer, for any backend. Projections with the same input are stacked
 // into one matrix. A vector that the model family does not have is a default `Vector`.
 template <typename Vector, typename Matrix>
+struct GatedLayer {
+  Matrix gate_up;       // [2 * intermediate, hidden], gate first.
+  Vector gate_up_bias;  // [2 * intermediate]
+  Matrix down;          // [hidden, intermediate]
+  Vector down_bias;     // [hidden]
+};
+
+template <typename Vector, typename Matrix>
 struct DecoderLayer {
   Vector input_norm;           // [hidden]
   Matrix qkv;                  // [query_size + 2 * kv_size, hidden]
   Vector qkv_bias;             // [query_size + 2 * kv_size]
   Vector q_norm, k_norm;       // [head_dim]
   Matrix o;                    // [hidden, query_size]
+  Vector o_bias;               // [hidden]
   Vector post_attention_norm;  // [hidden]
-  Matrix gate_up;              // [2 * intermediate, hidden], gate first.
-  Matrix down;                 // [hidden, intermediate]
+  bool sparse = false;
+  GatedLayer<Vector, Matrix> mlp;                   // A dense layer's.
+  Matrix router;                                    // A sparse layer's, [experts, hidden].
+  std::vector<GatedLayer<Vector, Matrix>> experts;  // Those that this rank holds, in order.
 };
 
 // `loader` must have, for tensors that are concatenated (matrices: stacked, with equally many
@@ -64,6 +77,16 @@ struct DecoderLayer {
 //   absl::StatusOr<Vector> Vectors(const std::vector<std::optional<WeightSpec>>&); a default Vector
 //       if the family has none of them
 //   absl::StatusOr<Matrix> Matrices(const std::vector<WeightSpec>&)
+template <typename Gated, typename Loader>
+absl::StatusOr<Gated> LoadGatedLayer(const GatedWeights& weights, Loader& loader) {
+  Gated layer;
+  BATON_ASSIGN_OR_RETURN(layer.gate_up, loader.Matrices({weights.gate, weights.up}));
+  BATON_ASSIGN_OR_RETURN(layer.gate_up_bias, loader.Vectors({weights.gate_bias, weights.up_bias}));
+  BATON_ASSIGN_OR_RETURN(layer.down, loader.Matrices({weights.down}));
+  BATON_ASSIGN_OR_RETURN(layer.down_bias, loader.Vectors({weights.down_bias}));
+  return layer;
+}
+
 template <typename Layer, typename Loader>
 absl::StatusOr<Layer> LoadDecoderLayer(const LayerWeights& weights, Loader& loader) {
   Layer layer;
@@ -74,9 +97,18 @@ absl::StatusOr<Layer> LoadDecoderLayer(const LayerWeights& weights, Loader& load
   BATON_ASSIGN_OR_RETURN(layer.q_norm, loader.Vectors({weights.q_norm}));
   BATON_ASSIGN_OR_RETURN(layer.k_norm, loader.Vectors({weights.k_norm}));
   BATON_ASSIGN_OR_RETURN(layer.o, loader.Matrices({weights.o}));
+  BATON_ASSIGN_OR_RETURN(layer.o_bias, loader.Vectors({weights.o_bias}));
   BATON_ASSIGN_OR_RETURN(layer.post_attention_norm, loader.Vectors({weights.post_attention_norm}));
-  BATON_ASSIGN_OR_RETURN(layer.gate_up, loader.Matrices({weights.gate, weights.up}));
-  BATON_ASSIGN_OR_RETURN(layer.down, loader.Matrices({weights.down}));
+  using Gated = decltype(layer.mlp);
+  layer.sparse = weights.router.has_value();
+  if (!layer.sparse) {
+    BATON_ASSIGN_OR_RETURN(layer.mlp, LoadGatedLayer<Gated>(*weights.mlp, loader));
+    return layer;
+  }
+  BATON_ASSIGN_OR_RETURN(layer.router, loader.Matrices({*weights.router}));
+  for (const GatedWeights& expert : weights.experts) {
+    BATON_ASSIGN_OR_RETURN(layer.experts.emplace_back(), LoadGatedLayer<Gated>(expert, loader));
+  }
   return layer;
 }
 

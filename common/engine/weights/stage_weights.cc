@@ -7,7 +7,10 @@
 #include <span>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/engine/weights/block_scales.h"
 #include "common/model/safetensors.h"
 #include "common/model/weight_names.h"
 #include "common/model/weight_part.h"
@@ -21,9 +24,11 @@ constexpr int64_t kConvertElements = int64_t{1} << 18;
 class StageLoader {
  public:
   StageLoader(StageSetup& stage, const LinearFactory& make_linear,
+              const ScaledLinearFactory& make_scaled,
               const std::function<void(double)>& on_progress, int64_t elements_total)
       : stage_(stage),
         make_linear_(make_linear),
+        make_scaled_(make_scaled),
         on_progress_(on_progress),
         elements_total_(elements_total) {}
 
@@ -50,6 +55,8 @@ class StageLoader {
       outputs += part.rows();
       parts.push_back(std::move(part));
     }
+    BATON_ASSIGN_OR_RETURN(const bool scaled, AllScaled(specs, parts));
+    if (scaled) return ScaledMatrices(specs, parts, static_cast<int>(outputs));
     auto linear = make_linear_(static_cast<int>(outputs), static_cast<int>(parts[0].columns()));
     int row_begin = 0;
     for (const StoredPart& part : parts) {
@@ -93,6 +100,74 @@ class StageLoader {
     return absl::OkStatus();
   }
 
+  // Whether the matrices, which will be one, are FP8.
+  static absl::StatusOr<bool> AllScaled(const std::vector<WeightSpec>& specs,
+                                        const std::vector<StoredPart>& parts) {
+    const bool scaled = parts[0].dtype() == DType::kF8E4M3;
+    for (size_t i = 1; i < parts.size(); ++i) {
+      if ((parts[i].dtype() == DType::kF8E4M3) == scaled) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", specs[i].name, " is stored as ", DTypeName(parts[i].dtype()), ", but ",
+          specs[0].name, " as ", DTypeName(parts[0].dtype()), "; both must be FP8 or neither"));
+    }
+    return scaled;
+  }
+
+  absl::StatusOr<std::unique_ptr<Linear>> ScaledMatrices(const std::vector<WeightSpec>& specs,
+                                                         const std::vector<StoredPart>& parts,
+                                                         int outputs) {
+    std::vector<ScaledPart> scaled;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      BATON_ASSIGN_OR_RETURN(ScaledPart part, ScaledPart::Find(stage_.weights, specs[i], parts[i]));
+      scaled.push_back(std::move(part));
+    }
+    const auto inputs = static_cast<int>(parts[0].columns());
+    std::unique_ptr<ScaledLinear> kept;
+    std::unique_ptr<Linear> wide;
+    if (make_scaled_) {
+      kept = make_scaled_(outputs, inputs, scaled[0].offset());
+    } else {
+      wide = make_linear_(outputs, inputs);
+    }
+    int row_begin = 0;
+    const int64_t rows_per_step = std::max<int64_t>(1, kConvertElements / inputs);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      for (int64_t row = 0; row < parts[i].rows(); row += rows_per_step) {
+        const int64_t rows = std::min(rows_per_step, parts[i].rows() - row);
+        const int to = row_begin + static_cast<int>(row);
+        BATON_RETURN_IF_ERROR(kept != nullptr ? KeepScaled(scaled[i], row, rows, to, *kept)
+                                              : WidenScaled(scaled[i], row, rows, to, *wide));
+        Report(rows * inputs);
+      }
+      row_begin += static_cast<int>(parts[i].rows());
+    }
+    if (kept != nullptr) return kept;
+    return wide;
+  }
+
+  absl::Status KeepScaled(const ScaledPart& part, int64_t row, int64_t rows, int to,
+                          ScaledLinear& linear) {
+    const auto blocks = static_cast<size_t>(linear.blocks());
+    rows_.resize(static_cast<size_t>(rows * linear.inputs()));
+    scales_.resize(static_cast<size_t>(rows) * blocks);
+    BATON_RETURN_IF_ERROR(part.ReadRows(row, rows, rows_));
+    for (size_t i = 0; i < static_cast<size_t>(rows); ++i) {
+      part.ScalesOfRow(row + static_cast<int64_t>(i),
+                       std::span(scales_).subspan(i * blocks, blocks));
+    }
+    linear.SetScaledRows(rows_.data(), scales_.data(), to, static_cast<int>(rows));
+    return absl::OkStatus();
+  }
+
+  absl::Status WidenScaled(const ScaledPart& part, int64_t row, int64_t rows, int to,
+                           Linear& linear) {
+    BATON_CHECK(linear.weights() == ElementType::kFloat32) << "what does not keep FP8 is float32";
+    scales_.resize(static_cast<size_t>(rows * linear.inputs()));
+    BATON_RETURN_IF_ERROR(part.ReadValues(row, rows, scales_));
+    linear.SetRows(reinterpret_cast<const std::byte*>(scales_.data()), to, static_cast<int>(rows));
+    return absl::OkStatus();
+  }
+
   absl::Status SetRows(const StoredPart& part, int row_begin, Linear& linear) {
     const int64_t inputs = part.columns();
     const int64_t rows_per_step = std::max<int64_t>(1, kConvertElements / inputs);
@@ -128,12 +203,14 @@ class StageLoader {
 
   StageSetup& stage_;
   const LinearFactory& make_linear_;
+  const ScaledLinearFactory& make_scaled_;
   const std::function<void(double)>& on_progress_;
   const int64_t elements_total_;
   int64_t elements_done_ = 0;
   std::vector<std::byte> stored_;
   std::vector<std::byte> rounded_;
   std::vector<std::byte> rows_;
+  std::vector<float> scales_;  // Or values, where FP8 is widened.
 };
 
 }  // namespace
@@ -166,11 +243,12 @@ int64_t PackedElements(const StageSetup& stage) {
 }  // namespace
 
 absl::StatusOr<StageBlocks> LoadStage(StageSetup& stage, const LinearFactory& make_linear,
+                                      const ScaledLinearFactory& make_scaled,
                                       const std::function<void(double)>& on_progress) {
   const ModelConfig& config = stage.config;
   const bool first = stage.first_stage();
   const bool last = stage.last_stage();
-  StageLoader loader(stage, make_linear, on_progress, PackedElements(stage));
+  StageLoader loader(stage, make_linear, make_scaled, on_progress, PackedElements(stage));
   StageBlocks blocks;
   blocks.hidden_size = config.hidden_size;
   blocks.vocabulary = stage.shard.vocabulary;

@@ -17,6 +17,7 @@
 namespace baton {
 
 // A vector is empty if the model family does not have it.
+using GatedBlock = GatedLayer<std::vector<float>, std::unique_ptr<Linear>>;
 using LayerBlock = DecoderLayer<std::vector<float>, std::unique_ptr<Linear>>;
 
 // One rank's part of the weights. Dimension `hidden` is always the whole model's.
@@ -35,10 +36,12 @@ struct StageBlocks {
 };
 
 // Reads the layers, and the embeddings, norm and head that this stage has. Each matrix is kept in
-// the type that `make_linear` chooses, norms and biases in float32. Memory beyond the result is
+// the type that `make_linear` chooses, norms and biases in float32. FP8 stays FP8 if there is a
+// `make_scaled`, and is worth its float32 values else. Memory beyond the result is
 // bounded by one block of rows. InvalidArgument names a tensor that would have to be rounded but
 // must not.
 absl::StatusOr<StageBlocks> LoadStage(StageSetup& stage, const LinearFactory& make_linear,
+                                      const ScaledLinearFactory& make_scaled,
                                       const std::function<void(double)>& on_progress);
 
 }  // namespace baton

@@ -1,13 +1,21 @@
 #include "common/model/families/family.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 
 namespace baton {
+namespace {
+
+constexpr int kMaxExperts = 1 << 12;
+constexpr int64_t kMaxExpertsOfAllLayers = int64_t{1} << 16;
+
+}  // namespace
 
 std::span<const Family* const> Families() {
   // A table, not self-registering objects: those vanish when a static library is linked without
   // alwayslink, and only in the shipped binary.
-  static constexpr const Family* kFamilies[] = {&kLlama, &kQwen2, &kQwen3};
+  static constexpr const Family* kFamilies[] = {&kLlama,    &kQwen2,   &kQwen3,
+                                                &kQwen3Moe, &kMistral, &kMixtral};
   return kFamilies;
 }
 
@@ -27,6 +35,40 @@ absl::Status DeriveHeadDim(const ConfigReader& reader, ModelConfig& config) {
                      config.hidden_size, "), and \"head_dim\" is not given"));
   }
   config.head_dim = config.hidden_size / config.num_attention_heads;
+  return absl::OkStatus();
+}
+
+absl::Status ParseExperts(const ConfigReader& reader, ModelConfig& config) {
+  // transformers up to 4 calls Qwen's num_experts; 5 and Mixtral have the other name.
+  constexpr const char* kNames[] = {"num_experts", "num_local_experts"};
+  const char* const key = reader.Has(kNames[0]) ? kNames[0] : kNames[1];
+  Experts& experts = config.experts;
+  BATON_ASSIGN_OR_RETURN(experts.count, reader.Int(key, 1, kMaxExperts));
+  if (reader.Has(kNames[0]) && reader.Has(kNames[1])) {
+    BATON_ASSIGN_OR_RETURN(const int other, reader.Int(kNames[1], 1, kMaxExperts));
+    if (other != experts.count) {
+      return reader.Error(
+          kNames[1], absl::StrCat("is ", other, ", but \"", kNames[0], "\" is ", experts.count));
+    }
+  }
+  if (int64_t{experts.count} * config.num_hidden_layers > kMaxExpertsOfAllLayers) {
+    return reader.Error(
+        key, absl::StrCat("is ", experts.count, ", which with \"", "num_hidden_layers\" (",
+                          config.num_hidden_layers, ") makes more than ", kMaxExpertsOfAllLayers));
+  }
+  experts.held = experts.count;
+  BATON_ASSIGN_OR_RETURN(experts.active, reader.Int("num_experts_per_tok", 1, kMaxExperts));
+  if (experts.active <= experts.count) return absl::OkStatus();
+  return reader.Error("num_experts_per_tok", absl::StrCat("is ", experts.active, ", more than \"",
+                                                          key, "\" (", experts.count, ")"));
+}
+
+absl::Status ParseSlidingWindow(const ConfigReader& reader, int otherwise, ModelConfig& config) {
+  constexpr const char* kKey = "sliding_window";
+  // Null and absent differ here: null switches the window off.
+  if (reader.HasKey(kKey) && !reader.Has(kKey)) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const int window, reader.IntOr(kKey, otherwise, 1, kMaxPositions));
+  if (window < config.max_position_embeddings) config.sliding_window = window;
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #ifndef COMMON_MODEL_FAMILIES_FAMILY_H_
 #define COMMON_MODEL_FAMILIES_FAMILY_H_
 
+#include <array>
 #include <span>
 #include <string_view>
 
@@ -20,6 +21,8 @@ struct Family {
   // What transformers' configuration class has where config.json leaves it out.
   int max_position_embeddings;
   int num_key_value_heads;  // 0: as many as query heads.
+  // Keys that change other families' mathematics and that `configure` reads itself.
+  std::array<const char*, 4> own_keys;
   // Sets the features in which the family departs from Llama's mathematics and refuses the keys
   // that it can't honour. Shapes are parsed before, except head_dim when it is absent.
   absl::Status (*configure)(const ConfigReader& reader, ModelConfig& config);
@@ -28,6 +31,9 @@ struct Family {
 extern const Family kLlama;
 extern const Family kQwen2;
 extern const Family kQwen3;
+extern const Family kQwen3Moe;
+extern const Family kMistral;
+extern const Family kMixtral;
 
 std::span<const Family* const> Families();
 
@@ -36,6 +42,14 @@ const Family* FindFamily(std::string_view architecture);
 
 // head_dim where config.json leaves it out and the family derives it: hidden_size / heads.
 absl::Status DeriveHeadDim(const ConfigReader& reader, ModelConfig& config);
+
+// The number of experts and of those that a token goes to, under the names that transformers
+// writes. InvalidArgument for none, for more active ones than there are, and for more in all layers
+// than any list of tensors should be made for.
+absl::Status ParseExperts(const ConfigReader& reader, ModelConfig& config);
+
+// "sliding_window": null, or so large that it hides nothing, is no window.
+absl::Status ParseSlidingWindow(const ConfigReader& reader, int otherwise, ModelConfig& config);
 
 }  // namespace baton
 

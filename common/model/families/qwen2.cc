@@ -15,6 +15,6 @@ absl::Status Configure(const ConfigReader& reader, ModelConfig& config) {
 
 }  // namespace
 
-const Family kQwen2 = {"Qwen2ForCausalLM", "qwen2", 32768, 32, Configure};
+const Family kQwen2 = {"Qwen2ForCausalLM", "qwen2", 32768, 32, {}, Configure};
 
 }  // namespace baton

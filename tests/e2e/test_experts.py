@@ -1,0 +1,138 @@
+"""Models with experts and with windows through whole clusters: greedy tokens equal the oracle's apart and colocated,
+with stages and ranks, and a checkpoint that lacks an expert is refused before anything starts."""
+
+import json
+import pathlib
+import random
+import subprocess
+
+import pytest
+
+import cluster as clusters
+from client import Client
+from remembered import RememberedOracle
+from test_colocated import colocated_cluster
+
+COUNT = 24
+LENGTHS = [1, 17, 100, 257, 700]
+FLAGS = ["--page-size", 16, "--kv-cache-tokens", 8192]
+FAMILIES = {"qwen3-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 40},
+            "mixtral": {"experts": 5, "intermediate-size": 48, "sliding-window": 120}}
+
+
+@pytest.fixture(scope="module", params=sorted(FAMILIES))
+def model(request, tmp_path_factory):
+    return clusters.make_model(tmp_path_factory.mktemp("model") / request.param, family=request.param, layers=4,
+                               **FAMILIES[request.param])
+
+
+@pytest.fixture(scope="module")
+def expected(model):
+    prompts = [[random.Random(length).randrange(256) for _ in range(length)] for length in LENGTHS]
+    oracle = RememberedOracle(model)
+    return prompts, [oracle.greedy(prompt, COUNT) for prompt in prompts]
+
+
+def check(cluster, expected):
+    prompts, tokens = expected
+    with Client(cluster.target) as client:
+        answers = [client.greedy(prompts[1], COUNT), *client.greedy_at_once(prompts, COUNT)]
+    for answer, right in zip(answers, [tokens[1], *tokens]):
+        assert answer.error is None, answer.error
+        assert answer.tokens == right
+
+
+@pytest.mark.parametrize("shape", [(1, 1, []), (2, 2, []), (3, 1, ["--executor", "torch"]), (2, 4, [])],
+                         ids=["alone", "ranks", "torch", "more ranks"])
+def test_a_disaggregated_cluster_says_what_the_oracle_says(model, expected, tmp_path, shape):
+    stages, ranks, flags = shape
+    with clusters.Cluster(model, tmp_path, stages=stages, ranks=ranks, flags=[*FLAGS, *flags],
+                          prefill_flags=["--chunked-prefill-size", 128]) as cluster:
+        check(cluster, expected)
+
+
+def test_a_colocated_chain_says_what_the_oracle_says(model, expected, tmp_path):
+    with colocated_cluster(model, tmp_path, 2, flags=FLAGS) as cluster:
+        check(cluster, expected)
+
+
+def info(model):
+    result = subprocess.run([clusters.BATON, "model", "info", "--model-path", model], capture_output=True, text=True,
+                            check=True)
+    return result.stdout
+
+
+def test_info_tells_the_experts_of_a_model(tmp_path):
+    text = info(clusters.make_model(tmp_path / "model", family="qwen3-moe", layers=4, **FAMILIES["qwen3-moe"]))
+    assert "10, 3 for each token, of size 40, in 4 layers" in text, text
+    assert "of which a token uses" in text, text
+
+
+def published(directory, **config):
+    """A checkpoint of the published shape whose tensors are a hole in a file: nobody reads a weight."""
+    config = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "head_dim": 128, "num_experts": 128,
+              "num_experts_per_tok": 8, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+              "num_key_value_heads": 4, "vocab_size": 151936, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6,
+              "rope_theta": 1e6, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+              "eos_token_id": 151645, **config}
+    hidden, inner, head = config["hidden_size"], config["moe_intermediate_size"], config["head_dim"]
+    query, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    layer = {"input_layernorm": [hidden], "post_attention_layernorm": [hidden], "self_attn.q_proj": [query, hidden],
+             "self_attn.k_proj": [kv, hidden], "self_attn.v_proj": [kv, hidden], "self_attn.o_proj": [hidden, query],
+             "self_attn.q_norm": [head], "self_attn.k_norm": [head], "mlp.gate": [config["num_experts"], hidden]}
+    for expert in range(config["num_experts"]):
+        layer.update({f"mlp.experts.{expert}.{name}": shape for name, shape in (
+            ("gate_proj", [inner, hidden]), ("up_proj", [inner, hidden]), ("down_proj", [hidden, inner]))})
+    tensors = {"model.embed_tokens": [config["vocab_size"], hidden], "lm_head": [config["vocab_size"], hidden],
+               "model.norm": [hidden]}
+    for index in range(config["num_hidden_layers"]):
+        tensors.update({f"model.layers.{index}.{name}": shape for name, shape in layer.items()})
+    header, offset = {}, 0
+    for name, shape in tensors.items():
+        size = 2 * shape[0] * (shape[1] if len(shape) == 2 else 1)
+        header[f"{name}.weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    (directory / "config.json").write_text(json.dumps(config))
+    with open(directory / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + offset)
+    return offset
+
+
+@pytest.mark.parametrize("gib,shape", [
+    (56.9, {"num_hidden_layers": 48, "hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 32,
+            "moe_intermediate_size": 768}),
+    (437.9, {"num_hidden_layers": 94, "hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 64,
+             "moe_intermediate_size": 1536})], ids=["30B-A3B", "235B-A22B"])
+def test_validate_plans_published_models(tiny_model, tmp_path, gib, shape):
+    size = published(tmp_path, **shape)
+    assert size / 2**30 == pytest.approx(gib, rel=0.01)
+    for stages, ranks in ((1, 1), (2, 4)):
+        result = subprocess.run(list(map(str, [
+            clusters.BATON, "validate", "--model-path", tmp_path, "--tokenizer-path", tiny_model, "--pp-size", stages,
+            "--tp-size", ranks, "--kv-cache-tokens", 8192])), capture_output=True, text=True, check=False)
+        print(result.stdout)
+        problems = [line for line in result.stdout.splitlines() if line.startswith("error")]
+        assert all("memory" in line or "GiB" in line for line in problems), result.stdout
+        weights = {}
+        for line in result.stdout.splitlines():
+            words = line[12:].replace(", ", ",").split()
+            if line.startswith("prefill "):
+                weights[line[:12].strip()] = (float(words[0]), float(words[2]))
+        total = sum(count * mib for count, mib in weights.values()) / 1024
+        assert total == pytest.approx(gib, rel=0.05), result.stdout
+        each = gib / stages / ranks
+        assert all(mib / 1024 == pytest.approx(each, rel=0.05) for _, mib in weights.values()), result.stdout
+
+
+def test_a_checkpoint_without_an_expert_is_refused(tmp_path):
+    model = pathlib.Path(clusters.make_model(tmp_path / "model", family="qwen3-moe", layers=2))
+    path = model / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_experts": 9}))
+    for command in ("validate", "worker", "up"):
+        mode = ["--disaggregation-mode", "decode"] if command == "worker" else []
+        result = subprocess.run([str(clusters.BATON), command, "--model-path", str(model), *mode], capture_output=True,
+                                text=True, check=False, timeout=60)
+        assert result.returncode != 0, result.stdout
+        assert "mlp.gate.weight has shape [8, 64], but config.json makes it [9, 64]" in result.stdout + result.stderr
