@@ -23,6 +23,7 @@ size_t CallsOf(const AnswerPlan& plan) {
 // A prompt counts once, however many candidates continue it.
 void AddUsage(const v1::Usage& usage, bool first_of_prompt, v1::Usage& sum) {
   sum.set_completion_tokens(sum.completion_tokens() + usage.completion_tokens());
+  sum.set_reasoning_tokens(sum.reasoning_tokens() + usage.reasoning_tokens());
   if (!first_of_prompt) return;
   sum.set_prompt_tokens(sum.prompt_tokens() + usage.prompt_tokens());
   sum.set_cached_tokens(sum.cached_tokens() + usage.cached_tokens());
@@ -49,14 +50,24 @@ class WholeWriter : public AnswerWriter {
       : gateway_(gateway),
         plan_(std::move(plan)),
         exchange_(std::move(exchange)),
-        candidates_(CallsOf(plan_)) {}
+        candidates_(CallsOf(plan_)) {
+    if (plan_.parsing == nullptr) return;
+    for (size_t call = 0; call < candidates_.size(); ++call) {
+      candidates_[call].parser = std::make_unique<ChoiceParser>(
+          plan_.parsing, plan_.include_reasoning, plan_.header.id, call);
+    }
+  }
 
   void OnPromptTokens(size_t call, std::vector<TokenPiece> tokens) override {
     Append(std::move(tokens), candidates_[call].echoed);
   }
   void OnTokens(size_t call, TextPiece piece) override {
     Candidate& candidate = candidates_[call];
-    candidate.text += piece.text;
+    if (candidate.parser != nullptr) {
+      MergeAll(candidate.parser->Append(piece.text, piece.tokens.size()), candidate.parsed);
+    } else {
+      candidate.text += piece.text;
+    }
     for (const TokenPiece& token : piece.tokens) {
       candidate.logprob_sum += token.logprob.value_or(0);
       ++candidate.tokens_seen;
@@ -67,9 +78,12 @@ class WholeWriter : public AnswerWriter {
   }
   void OnFinished(size_t call, Outcome outcome) override {
     Candidate& candidate = candidates_[call];
-    candidate.text += outcome.text;
     candidate.outcome = std::move(outcome);
-    if (plan_.parsing != nullptr) TakeApart(call, candidate);
+    if (candidate.parser != nullptr) {
+      EndParsing(candidate);
+    } else {
+      candidate.text += candidate.outcome.text;
+    }
   }
   void OnAllFinished() override {
     Json choices = Json::array();
@@ -97,7 +111,8 @@ class WholeWriter : public AnswerWriter {
  private:
   struct Candidate {
     std::string text;
-    ChoicePart parsed;  // Its text, reasoning and calls, once it is finished and if it is parsed.
+    std::unique_ptr<ChoiceParser> parser;  // Null: the text is the content.
+    ChoicePart parsed;                     // What the parser has given.
     std::vector<TokenPiece> echoed;
     std::vector<TokenPiece> tokens;
     double logprob_sum = 0;
@@ -110,13 +125,15 @@ class WholeWriter : public AnswerWriter {
     }
   };
 
-  void TakeApart(size_t call, Candidate& candidate) {
-    ChoiceParser parser(plan_.parsing, plan_.include_reasoning, plan_.header.id, call);
-    for (ChoicePart& part : parser.Finish(std::exchange(candidate.text, {}))) {
-      Merge(std::move(part), candidate.parsed);
-    }
+  static void MergeAll(std::vector<ChoicePart> parts, ChoicePart& to) {
+    for (ChoicePart& part : parts) Merge(std::move(part), to);
+  }
+  void EndParsing(Candidate& candidate) {
+    ChoiceParser& parser = *candidate.parser;
+    MergeAll(parser.Finish(candidate.outcome.text), candidate.parsed);
     candidate.parsed.called = parser.calls() > 0;
     candidate.text = std::move(candidate.parsed.text);
+    candidate.outcome.usage.set_reasoning_tokens(parser.reasoning_tokens());
     gateway_.CountToolCalls(parser.calls(), parser.malformed());
   }
 
@@ -191,7 +208,9 @@ class StreamWriter : public AnswerWriter {
                                   static_cast<int>(piece.tokens.size()));
     PlaceTokens(ShownOf(call), piece.tokens);
     if (choices_[call].parser != nullptr) {
-      return SendParts(call, choices_[call].parser->Append(piece.text), std::move(piece.tokens));
+      std::vector<ChoicePart> parts =
+          choices_[call].parser->Append(piece.text, piece.tokens.size());
+      return SendParts(call, std::move(parts), std::move(piece.tokens));
     }
     ChoicePart part;
     part.text = std::move(piece.text);
@@ -200,6 +219,9 @@ class StreamWriter : public AnswerWriter {
   }
   void OnFinished(size_t call, Outcome outcome) override {
     Open(call);
+    if (const auto& parser = choices_[call].parser; parser != nullptr) {
+      outcome.usage.set_reasoning_tokens(parser->reasoning_tokens());
+    }
     AddUsage(outcome.usage, call % static_cast<size_t>(plan_.best_of) == 0, usage_);
     warnings_.insert(outcome.warnings.begin(), outcome.warnings.end());
     ChoicePart part;

@@ -8,7 +8,7 @@
 namespace baton::router {
 namespace {
 
-bool IsChat(const AnswerHeader& header) { return header.endpoint == Endpoint::kChatCompletions; }
+bool IsChat(const AnswerHeader& header) { return router::IsChat(header.endpoint); }
 
 const char* ReasonName(FinishReason reason) {
   switch (reason) {
@@ -55,7 +55,8 @@ Json UsageJson(const v1::Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens()},
           {"completion_tokens", usage.completion_tokens()},
           {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}}};
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens()}}}};
 }
 
 Json Bytes(const std::string& bytes) {

@@ -189,7 +189,7 @@ TEST_F(OpenAiHandlerTest, TokenizesTextsAndConversations) {
 }
 
 TEST_F(OpenAiHandlerTest, WhatIsAbsentIsSaidToBeWithAReason) {
-  for (const char* path : {"/v1/embeddings", "/v1/responses", "/v1/messages"}) {
+  for (const char* path : {"/v1/embeddings", "/v1/responses"}) {
     const Json error = ErrorOf(path, R"({"input":"a"})", 404);
     EXPECT_NE(error["message"].get<std::string>().find("is not served here: "), std::string::npos);
     EXPECT_EQ(error["type"], "invalid_request_error");

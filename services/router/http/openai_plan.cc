@@ -95,7 +95,7 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
   plan.echo = request.echo;
   plan.include_reasoning = request.include_reasoning;
   chat::OutputOptions parsing;
-  if (request.call.endpoint == Endpoint::kChatCompletions) {
+  if (IsChat(request.call.endpoint)) {
     BATON_ASSIGN_OR_RETURN(parsing, ParsingOf(gateway, request));
   }
   const bool reasons = parsing.reasoning != chat::ReasoningFormat::kNone;
