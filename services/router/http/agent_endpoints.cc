@@ -9,6 +9,8 @@
 #include "services/router/http/messages_request.h"
 #include "services/router/http/request_span.h"
 #include "services/router/http/respond.h"
+#include "services/router/http/responses_answer.h"
+#include "services/router/http/responses_request.h"
 #include "services/router/validate.h"
 
 namespace baton::router {
@@ -76,6 +78,22 @@ void AgentEndpoints::CountTokens(const HttpRequest& request, const Exchange& exc
   const absl::StatusOr<size_t> tokens = Count(gateway_, request.body, unknown_);
   if (!tokens.ok()) return exchange->Respond(MessagesErrorResponse(tokens.status()));
   RespondJson(*exchange, {{"input_tokens", *tokens}});
+}
+
+void AgentEndpoints::Responses(const HttpRequest& request, const Exchange& exchange) const {
+  absl::StatusOr<Planned> planned =
+      Plan(gateway_, ParseResponsesRequest(request.body, unknown_, request.Header(kTimeoutHeader)),
+           "resp_" + UniqueId(request));
+  if (!planned.ok()) {
+    gateway_.CountRefused(Endpoint::kResponses, CallerOf(gateway_, request), planned.status());
+    return RespondError(*exchange, planned.status());
+  }
+  const AnswerHeader& shared = planned->plan.header;
+  ResponseHeader header = {shared.id, shared.model, shared.created_s, std::move(planned->given)};
+  auto form = planned->stream ? MakeResponseStream(std::move(header), exchange)
+                              : MakeWholeResponse(std::move(header), exchange);
+  Start(request, exchange, std::move(planned->plan), std::move(planned->renames), planned->stream,
+        std::move(form));
 }
 
 void AgentEndpoints::Start(const HttpRequest& request, const Exchange& exchange, AnswerPlan plan,

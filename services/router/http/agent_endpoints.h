@@ -1,4 +1,5 @@
-// The endpoints that agents speak beside OpenAI's chats: Anthropic's Messages.
+// The endpoints that agents speak beside OpenAI's chats: Anthropic's Messages
+// and OpenAI's Responses.
 #ifndef SERVICES_ROUTER_HTTP_AGENT_ENDPOINTS_H_
 #define SERVICES_ROUTER_HTTP_AGENT_ENDPOINTS_H_
 
@@ -28,6 +29,7 @@ class AgentEndpoints {
   void Messages(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) const;
   // /v1/messages/count_tokens: generates nothing.
   void CountTokens(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) const;
+  void Responses(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) const;
 
  private:
   // Submits the plan's call; `form` writes its answer.

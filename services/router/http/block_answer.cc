@@ -40,7 +40,7 @@ class BlockWriter : public AnswerWriter {
       answer_.called = parser_->calls() > 0;
       gateway_.CountToolCalls(parser_->calls(), parser_->malformed());
     }
-    EndBlock();
+    EndBlock(outcome.reason != FinishReason::kLength);
     answer_.reason = outcome.reason;
     answer_.matched_stop = std::move(outcome.matched_stop);
     answer_.usage = outcome.usage;
@@ -78,7 +78,7 @@ class BlockWriter : public AnswerWriter {
   }
 
   void OpenBlock(AnswerBlock block) {
-    EndBlock();
+    EndBlock(/*complete=*/true);
     open_ = true;
     answer_.blocks.push_back(std::move(block));
     form_->OnBlock(answer_.blocks.size() - 1, answer_.blocks.back());
@@ -89,9 +89,9 @@ class BlockWriter : public AnswerWriter {
     form_->OnText(answer_.blocks.size() - 1, text);
   }
 
-  void EndBlock() {
+  void EndBlock(bool complete) {
     if (!std::exchange(open_, false)) return;
-    form_->OnBlockEnd(answer_.blocks.size() - 1, answer_.blocks.back());
+    form_->OnBlockEnd(answer_.blocks.size() - 1, answer_.blocks.back(), complete);
   }
 
   Gateway& gateway_;

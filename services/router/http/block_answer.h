@@ -40,7 +40,8 @@ class BlockForm {
   virtual void OnBegin() {}  // Before the first block, or the end.
   virtual void OnBlock(size_t /*index*/, const AnswerBlock& /*block*/) {}  // Without its text.
   virtual void OnText(size_t /*index*/, const std::string& /*added*/) {}
-  virtual void OnBlockEnd(size_t /*index*/, const AnswerBlock& /*block*/) {}
+  // `complete`: the answer's end did not cut it off.
+  virtual void OnBlockEnd(size_t /*index*/, const AnswerBlock& /*block*/, bool /*complete*/) {}
   virtual void OnEnd(const BlockAnswer& answer) = 0;
   // Nothing comes after it. `status` names fields in the protocol's words.
   virtual void OnError(const absl::Status& status) = 0;

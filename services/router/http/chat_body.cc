@@ -54,6 +54,12 @@ absl::StatusOr<std::string> JsonAsWritten(const jinja::Value& value) {
   return std::string(text.bytes());
 }
 
+absl::StatusOr<std::string> RequiredString(const Fields& fields, const std::string& name) {
+  BATON_ASSIGN_OR_RETURN(auto value, fields.String(name));
+  if (!value.has_value()) return fields.Wrong(name, "a string");
+  return *std::move(value);
+}
+
 void ChatBody::Begin(std::string role, std::string path) {
   const std::string chat = absl::StrCat("messages[", messages_.size(), "]");
   renames_.Add(chat + ".content", path);

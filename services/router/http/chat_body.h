@@ -37,6 +37,9 @@ class FieldRenames {
 // jinja::ParseJsonValue. Chat templates show the model schemas and arguments so.
 absl::StatusOr<std::string> JsonAsWritten(const jinja::Value& value);
 
+// A field that has to be there.
+absl::StatusOr<std::string> RequiredString(const Fields& fields, const std::string& name);
+
 class ChatBody {
  public:
   // A new message; `path` is what the client calls what it comes from.

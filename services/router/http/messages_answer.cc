@@ -155,7 +155,7 @@ class MessageStream : public BlockForm {
                      : Json{{"type", "input_json_delta"}, {"partial_json", added}};
     Send("content_block_delta", {{"index", index}, {"delta", std::move(delta)}});
   }
-  void OnBlockEnd(size_t index, const AnswerBlock&) override {
+  void OnBlockEnd(size_t index, const AnswerBlock&, bool) override {
     Send("content_block_stop", {{"index", index}});
   }
   void OnEnd(const BlockAnswer& answer) override {

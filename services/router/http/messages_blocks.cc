@@ -49,12 +49,6 @@ absl::Status UnknownBlock(const Fields& block, const std::string& type) {
                                                        absl::string_view(why.data(), why.size())));
 }
 
-absl::StatusOr<std::string> Required(const Fields& fields, const std::string& name) {
-  BATON_ASSIGN_OR_RETURN(auto value, fields.String(name));
-  if (!value.has_value()) return fields.Wrong(name, "a string");
-  return *std::move(value);
-}
-
 class BlockReader {
  public:
   BlockReader(UnknownFields unknown, std::vector<std::string>& warnings, ChatBody& chat)
@@ -62,7 +56,7 @@ class BlockReader {
 
   absl::StatusOr<std::string> Text(const Fields& block) const {
     BATON_RETURN_IF_ERROR(CheckFields(block, TextFields(), unknown_, warnings_));
-    return Required(block, "text");
+    return RequiredString(block, "text");
   }
 
   // A text, or a list of text blocks.
@@ -75,7 +69,7 @@ class BlockReader {
       const std::string path = owner.Path(absl::StrCat(name, "[", i, "]"));
       if (!value[i].is_object()) return InvalidField(path, "must be an object");
       const Fields block(value[i], path + ".");
-      BATON_ASSIGN_OR_RETURN(const std::string type, Required(block, "type"));
+      BATON_ASSIGN_OR_RETURN(const std::string type, RequiredString(block, "type"));
       if (type != "text") return UnknownBlock(block, type);
       BATON_ASSIGN_OR_RETURN(std::string text, Text(block));
       texts.push_back(std::move(text));
@@ -85,7 +79,7 @@ class BlockReader {
 
   absl::Status Add(const std::string& role, const Fields& block, const jinja::Value& ordered,
                    const std::string& path) {
-    BATON_ASSIGN_OR_RETURN(const std::string type, Required(block, "type"));
+    BATON_ASSIGN_OR_RETURN(const std::string type, RequiredString(block, "type"));
     if (type == "text") {
       BATON_ASSIGN_OR_RETURN(std::string text, Text(block));
       chat_.GoOn(role, path);
@@ -107,15 +101,15 @@ class BlockReader {
  private:
   absl::Status AddThinking(const Fields& block) {
     BATON_RETURN_IF_ERROR(CheckFields(block, ThinkingFields(), unknown_, warnings_));
-    BATON_ASSIGN_OR_RETURN(std::string thinking, Required(block, "thinking"));
+    BATON_ASSIGN_OR_RETURN(std::string thinking, RequiredString(block, "thinking"));
     if (!thinking.empty()) chat_.Reason(std::move(thinking));
     return absl::OkStatus();
   }
 
   absl::Status AddCall(const Fields& block, const jinja::Value& ordered) {
     BATON_RETURN_IF_ERROR(CheckFields(block, ToolUseFields(), unknown_, warnings_));
-    BATON_ASSIGN_OR_RETURN(std::string id, Required(block, "id"));
-    BATON_ASSIGN_OR_RETURN(std::string name, Required(block, "name"));
+    BATON_ASSIGN_OR_RETURN(std::string id, RequiredString(block, "id"));
+    BATON_ASSIGN_OR_RETURN(std::string name, RequiredString(block, "name"));
     const Json* input = block.Find("input");
     if (input == nullptr || !input->is_object()) return block.Wrong("input", "an object");
     BATON_ASSIGN_OR_RETURN(std::string arguments, JsonAsWritten(*ordered.dict().Find("input")));
@@ -126,7 +120,7 @@ class BlockReader {
   // A chat has no field for a failure, so it is said.
   absl::Status AddResult(const Fields& block, const std::string& path) {
     BATON_RETURN_IF_ERROR(CheckFields(block, ToolResultFields(), unknown_, warnings_));
-    BATON_ASSIGN_OR_RETURN(std::string id, Required(block, "tool_use_id"));
+    BATON_ASSIGN_OR_RETURN(std::string id, RequiredString(block, "tool_use_id"));
     BATON_ASSIGN_OR_RETURN(const auto failed, block.Bool("is_error"));
     std::vector<std::string> texts;
     if (block.Find("content") != nullptr) {
@@ -206,7 +200,7 @@ absl::Status AddMessages(const Fields& fields, const jinja::Value& ordered, Unkn
     path = absl::StrCat("messages[", i, "]");
     if (!(*messages)[i].is_object()) return InvalidField(path, "must be an object");
     const Fields message((*messages)[i], path + ".");
-    BATON_ASSIGN_OR_RETURN(const std::string role, Required(message, "role"));
+    BATON_ASSIGN_OR_RETURN(const std::string role, RequiredString(message, "role"));
     if (role != "user" && role != "assistant") {
       return InvalidField(message.Path("role"),
                           "must be user or assistant; a system prompt is the field system");

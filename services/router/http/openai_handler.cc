@@ -29,7 +29,6 @@ constexpr int64_t kHoldMs = 1000;
 // What clients look for first and does not exist here, with what to do instead.
 constexpr std::pair<const char*, std::string_view> kAbsent[] = {
     {"/v1/embeddings", "the model generates text; it has no pooling head"},
-    {"/v1/responses", "use /v1/chat/completions, which takes tools and streams too"},
 };
 
 using Exchange = std::shared_ptr<HttpExchange>;
@@ -97,6 +96,8 @@ void OpenAiHandler::AddAgents() {
   const auto add = [this](const char* path, HttpHandler handler) {
     AddGuarded("POST", path, std::move(handler), MessagesErrorResponse);
   };
+  AddGuarded("POST", "/v1/responses",
+             [this](const R& r, const Exchange& e) { agents_.Responses(r, e); });
   add("/v1/messages", [this](const R& r, const Exchange& e) { agents_.Messages(r, e); });
   add("/v1/messages/count_tokens",
       [this](const R& r, const Exchange& e) { agents_.CountTokens(r, e); });
