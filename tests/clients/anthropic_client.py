@@ -27,8 +27,8 @@ def create(**more):
 
 
 message = create(system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
-                 metadata={"user_id": "me"}, temperature=0.5, top_k=40, top_p=0.9, stop_sequences=["THE END"],
-                 extra_body={"seed": 3})
+                 metadata={"user_id": "me"}, stop_sequences=["THE END"],
+                 extra_body={"seed": 3, "temperature": 0.5, "top_k": 40, "top_p": 0.9})
 assert message.type == "message" and message.role == "assistant" and message.model == MODEL
 assert message.content[0].type == "text" and message.stop_reason in ("end_turn", "max_tokens")
 assert 0 < message.usage.output_tokens <= 8 and message.usage.cache_read_input_tokens is not None

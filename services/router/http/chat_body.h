@@ -78,7 +78,7 @@ class ChatBody {
     std::vector<std::string> texts;
     std::vector<std::string> reasoning;
     std::vector<std::string> calls;  // JSON.
-    std::string call_id;             // Of a result.
+    std::string call_id;             // A result's.
   };
   static std::string MessageText(const Message& message);
   std::string Text() const;

@@ -27,7 +27,7 @@ class ChoiceParser {
 
   int calls() const { return parser_.calls(); }
   int malformed() const { return parser_.malformed(); }
-  // Of reasoning, its marks among them; a token that has other text too is one.
+  // Tokens of reasoning and its marks; one that has other text too counts.
   int reasoning_tokens() const { return static_cast<int>(reasoning_tokens_); }
 
  private:

@@ -180,7 +180,7 @@ class MessageStream : public BlockForm {
 
   const MessageHeader header_;
   const std::shared_ptr<HttpExchange> exchange_;
-  AnswerBlock::Kind kind_ = AnswerBlock::Kind::kText;  // Of the open block.
+  AnswerBlock::Kind kind_ = AnswerBlock::Kind::kText;  // The open block's.
   bool begun_ = false;
 };
 

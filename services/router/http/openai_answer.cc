@@ -39,6 +39,12 @@ void PlaceTokens(const ShownPrompt& prompt, std::vector<TokenPiece>& tokens) {
   for (TokenPiece& token : tokens) token.text_offset += prompt.echo_characters;
 }
 
+// The call may have been asked for more alternatives than these tokens are shown with.
+void CutTop(int64_t alternatives, std::vector<TokenPiece>& tokens) {
+  const auto most = static_cast<size_t>(alternatives);
+  for (TokenPiece& token : tokens) token.top.resize(std::min(token.top.size(), most));
+}
+
 void Append(std::vector<TokenPiece> from, std::vector<TokenPiece>& to) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
@@ -87,6 +93,7 @@ class WholeWriter : public AnswerWriter {
   }
   void OnAllFinished() override {
     Json choices = Json::array();
+    Json prompt_logprobs;  // A chat's, which has one prompt.
     v1::Usage usage;
     std::set<std::string> warnings;
     for (size_t prompt = 0; prompt < plan_.prompts.size(); ++prompt) {
@@ -99,12 +106,19 @@ class WholeWriter : public AnswerWriter {
       for (const size_t call : Best(first)) {
         if (LacksEcho(prompt, candidates_[call]))
           return RespondError(*exchange_, NoPromptLogprobs());
+        if (plan_.header.prompt_logprobs && prompt_logprobs.is_null()) {
+          prompt_logprobs = PromptLogprobs(candidates_[call].echoed, *plan_.header.prompt_logprobs);
+        }
         choices.push_back(WholeChoice(
             plan_.header, Part(prompt, candidates_[call], static_cast<int>(choices.size()))));
       }
     }
-    RespondJson(*exchange_, WholeAnswer(plan_.header, std::move(choices), usage,
-                                        {warnings.begin(), warnings.end()}));
+    Json answer =
+        WholeAnswer(plan_.header, std::move(choices), usage, {warnings.begin(), warnings.end()});
+    if (plan_.header.endpoint == Endpoint::kChatCompletions && !prompt_logprobs.is_null()) {
+      answer["prompt_logprobs"] = std::move(prompt_logprobs);
+    }
+    RespondJson(*exchange_, answer);
   }
   void OnError(const absl::Status& status) override { RespondError(*exchange_, status); }
 
@@ -152,8 +166,9 @@ class WholeWriter : public AnswerWriter {
   }
 
   bool LacksEcho(size_t prompt, const Candidate& candidate) const {
-    return plan_.echo && plan_.header.logprobs &&
-           candidate.echoed.size() != plan_.prompts[prompt].ids.size();
+    const bool wanted =
+        (plan_.echo && plan_.header.logprobs) || plan_.header.prompt_logprobs.has_value();
+    return wanted && candidate.echoed.size() != plan_.prompts[prompt].ids.size();
   }
 
   ChoicePart Part(size_t prompt, Candidate& candidate, int index) const {
@@ -161,8 +176,11 @@ class WholeWriter : public AnswerWriter {
     ChoicePart part = std::move(candidate.parsed);
     part.index = index;
     part.text = shown.echo + candidate.text;
-    part.echoed = std::move(candidate.echoed);
+    if (plan_.header.prompt_logprobs) part.prompt = candidate.echoed;
+    if (plan_.echo) part.echoed = std::move(candidate.echoed);
     part.tokens = std::move(candidate.tokens);
+    CutTop(plan_.header.top_logprobs, part.echoed);
+    CutTop(plan_.header.top_logprobs, part.tokens);
     PlaceEchoed(shown, part.echoed);
     PlaceTokens(shown, part.tokens);
     part.reason = candidate.outcome.reason;

@@ -231,7 +231,7 @@ class ResponseStream : public BlockForm {
 
   const ResponseShape shape_;
   const std::shared_ptr<HttpExchange> exchange_;
-  Kind kind_ = Kind::kText;  // Of the open block.
+  Kind kind_ = Kind::kText;  // The open block's.
   int64_t sequence_number_ = 0;
   bool begun_ = false;
 };
