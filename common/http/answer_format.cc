@@ -13,6 +13,7 @@ namespace http = boost::beast::http;
 
 std::string_view Reason(int status) {
   if (status == 499) return "Client Closed Request";  // nginx's; no RFC has it.
+  if (status == 529) return "Overloaded";             // Anthropic's.
   const auto reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
   return {reason.data(), reason.size()};
 }
@@ -74,8 +75,9 @@ std::string FormatEventsHead(const AnswerForm& form) {
   return head + "\r\n";
 }
 
-std::string FormatEvent(const AnswerForm& form, std::string_view data) {
-  return Frame(form, Concat("data: ", data, "\n\n"));
+std::string FormatEvent(const AnswerForm& form, const HttpEvent& event) {
+  if (event.name.empty()) return Frame(form, Concat("data: ", event.data, "\n\n"));
+  return Frame(form, Concat("event: ", event.name, "\ndata: ", event.data, "\n\n"));
 }
 
 std::string FormatEventComment(const AnswerForm& form) { return Frame(form, ":\n\n"); }

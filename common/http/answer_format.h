@@ -22,7 +22,7 @@ std::string FormatAnswer(const AnswerForm& form, const HttpResponse& response);
 
 // The beginning of a stream of server-sent events.
 std::string FormatEventsHead(const AnswerForm& form);
-std::string FormatEvent(const AnswerForm& form, std::string_view data);
+std::string FormatEvent(const AnswerForm& form, const HttpEvent& event);
 // A comment, which clients skip: a sign of life that makes a closed peer show itself.
 std::string FormatEventComment(const AnswerForm& form);
 std::string FormatEventsEnd(const AnswerForm& form);

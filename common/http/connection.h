@@ -43,9 +43,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Respond(uint64_t number, HttpResponse response);
   void ExpectEvents(uint64_t number, EventTimes times);
   void BeginEvents(uint64_t number);
-  void SendEvent(uint64_t number, std::string data);
+  void SendEvent(uint64_t number, HttpEvent event);
   void EndEvents(uint64_t number, bool complete);
-  void RespondOrEnd(uint64_t number, HttpResponse response, std::vector<std::string> events);
+  void RespondOrEnd(uint64_t number, HttpResponse response, std::vector<HttpEvent> events);
   void OnDisconnect(uint64_t number, std::function<void()> gone);
   void Abandon(uint64_t number);  // No answer will come.
 
@@ -152,9 +152,9 @@ class Exchange : public HttpExchange {
   }
   void ExpectEvents(EventTimes times) override { connection_->ExpectEvents(number_, times); }
   void BeginEvents() override { connection_->BeginEvents(number_); }
-  void SendEvent(std::string data) override { connection_->SendEvent(number_, std::move(data)); }
+  void SendEvent(HttpEvent event) override { connection_->SendEvent(number_, std::move(event)); }
   void EndEvents() override { connection_->EndEvents(number_, /*complete=*/true); }
-  void RespondOrEnd(HttpResponse response, std::vector<std::string> events) override {
+  void RespondOrEnd(HttpResponse response, std::vector<HttpEvent> events) override {
     connection_->RespondOrEnd(number_, std::move(response), std::move(events));
   }
   void AbortEvents() override { connection_->EndEvents(number_, /*complete=*/false); }

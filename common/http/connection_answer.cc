@@ -45,9 +45,9 @@ void Connection::BeginEvents(uint64_t number) {
   OnExchange(number, [this] { BeginEventsNow(); });
 }
 
-void Connection::SendEvent(uint64_t number, std::string data) {
-  OnExchange(number, [this, data = std::move(data)] {
-    if (answer_ == Answer::kEvents) Queue(FormatEvent(form_, data));
+void Connection::SendEvent(uint64_t number, HttpEvent event) {
+  OnExchange(number, [this, event = std::move(event)] {
+    if (answer_ == Answer::kEvents) Queue(FormatEvent(form_, event));
   });
 }
 
@@ -56,11 +56,11 @@ void Connection::EndEvents(uint64_t number, bool complete) {
 }
 
 void Connection::RespondOrEnd(uint64_t number, HttpResponse response,
-                              std::vector<std::string> events) {
+                              std::vector<HttpEvent> events) {
   OnExchange(number, [this, response = std::move(response), events = std::move(events)] {
     if (answer_ == Answer::kNone) return RespondNow(response);
     if (answer_ != Answer::kEvents) return;
-    for (const std::string& data : events) Queue(FormatEvent(form_, data));
+    for (const HttpEvent& event : events) Queue(FormatEvent(form_, event));
     EndEventsNow(/*complete=*/true);
   });
 }

@@ -38,6 +38,18 @@ struct HttpResponse {
   HttpHeaders headers = {};  // Besides those that the server sets: type, length, connection, date.
 };
 
+// A server-sent event: its data and, for protocols that have one, its name. What is text alone is
+// an event without a name.
+struct HttpEvent {
+  HttpEvent(std::string line) : data(std::move(line)) {}  // NOLINT(google-explicit-constructor)
+  HttpEvent(const char* line) : data(line) {}             // NOLINT(google-explicit-constructor)
+  HttpEvent(std::string called, std::string line)
+      : name(std::move(called)), data(std::move(line)) {}
+
+  std::string name;
+  std::string data;  // One line.
+};
+
 // When a stream shows that it lives.
 struct EventTimes {
   // How long its head is held back at most for an error that needs a status of its own.
@@ -58,11 +70,11 @@ class HttpExchange {
   // when it has been held back for long enough. Nothing if there is an answer already.
   virtual void ExpectEvents(EventTimes times) = 0;
   virtual void BeginEvents() = 0;
-  virtual void SendEvent(std::string data) = 0;  // One line of text.
+  virtual void SendEvent(HttpEvent event) = 0;
   virtual void EndEvents() = 0;
   // The end of an answer that comes to an error before its first event: `response` if the head has
   // not left, else `events` and the stream's end.
-  virtual void RespondOrEnd(HttpResponse response, std::vector<std::string> events) = 0;
+  virtual void RespondOrEnd(HttpResponse response, std::vector<HttpEvent> events) = 0;
   // Closes the connection in the middle, so that the client cannot take the stream for complete.
   virtual void AbortEvents() = 0;
   // Calls `gone` once if the client leaves before the answer is complete; at once if it has left.

@@ -10,9 +10,9 @@ class Recorder : public HttpExchange {
   void Respond(HttpResponse reply) override { response = std::move(reply); }
   void ExpectEvents(EventTimes) override {}
   void BeginEvents() override {}
-  void SendEvent(std::string) override {}
+  void SendEvent(HttpEvent) override {}
   void EndEvents() override {}
-  void RespondOrEnd(HttpResponse, std::vector<std::string>) override {}
+  void RespondOrEnd(HttpResponse, std::vector<HttpEvent>) override {}
   void AbortEvents() override {}
   void OnDisconnect(std::function<void()>) override {}
 

@@ -119,8 +119,8 @@ inline constexpr char kBatonVersion[] = "0.1.0";
 
 namespace metrics_internal {
 
-inline constexpr const char* kEndpoints[] = {"completions", "chat_completions", "generate",
-                                             "other"};
+inline constexpr const char* kEndpoints[] = {"completions", "chat_completions", "messages",
+                                             "responses",   "generate",         "other"};
 inline constexpr const char* kOutcomes[] = {
     "ok",          "invalid",  "overloaded", "cancelled", "deadline_exceeded",
     "unavailable", "internal", "other"};

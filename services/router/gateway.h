@@ -68,7 +68,13 @@ struct FieldNames {
 };
 
 // What the client called; label of the request metrics.
-enum class Endpoint { kGenerate, kCompletions, kChatCompletions };
+enum class Endpoint { kGenerate, kCompletions, kChatCompletions, kMessages, kResponses };
+
+// Its prompt is a conversation, and its answer may call tools and reason.
+inline bool IsChat(Endpoint endpoint) {
+  return endpoint == Endpoint::kChatCompletions || endpoint == Endpoint::kMessages ||
+         endpoint == Endpoint::kResponses;
+}
 
 struct GenerateCall {
   Endpoint endpoint = Endpoint::kGenerate;

@@ -14,7 +14,7 @@ using tracing::TraceContext;
 
 // OpenTelemetry's name for what was asked for.
 const char* OperationName(Endpoint endpoint) {
-  return endpoint == Endpoint::kChatCompletions ? "chat" : "text_completion";
+  return IsChat(endpoint) ? "chat" : "text_completion";
 }
 
 void SetSampling(const v1::SamplingParams& sampling, ActiveSpan& span) {

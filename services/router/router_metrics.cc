@@ -23,6 +23,10 @@ const char* EndpointName(Endpoint endpoint) {
       return "completions";
     case Endpoint::kChatCompletions:
       return "chat_completions";
+    case Endpoint::kMessages:
+      return "messages";
+    case Endpoint::kResponses:
+      return "responses";
   }
   return "other";
 }

@@ -1,7 +1,7 @@
-"""Clients that people have, against a live cluster: ours in Go, OpenAI's in Python and JavaScript, lm-eval, agents.
+"""Clients that people have, against a live cluster: ours in Go, OpenAI's and Anthropic's, lm-eval, agents.
 
     ./dev check clients
-    /usr/bin/python3 tests/checks/clients.py [--only go,openai-python,openai-js,lm-eval,agents]
+    /usr/bin/python3 tests/checks/clients.py [--only go,openai-python,openai-js,anthropic,lm-eval,agents]
 
 Each comes from its registry (Go's module proxy, PyPI, npm) into a folder that is deleted again; where a
 registry is not reached that client is skipped, and a line says so. The cluster serves the model that
@@ -53,7 +53,7 @@ def openai_python(tally, cluster, directory):
     """OpenAI's Python client; the checks are those of the end-to-end tests, and our example."""
     python = registries.venv(directory / "venv", "openai")
     done = run([python, ROOT / "tests/e2e/openai_client_check.py", cluster.url + "/v1", KEY])
-    tally.step("openai-python: models, completions, chat, streams, errors", done.returncode == 0)
+    tally.step("openai-python: models, completions, chat, responses, streams, errors", done.returncode == 0)
     done = run([python, ROOT / "examples/python/openai_client.py", "--base-url", cluster.url + "/v1", "--api-key", KEY,
                 "--max-tokens", "5", "It is a truth"])
     tally.step("openai-python: the example", done.returncode == 0 and "+ 5 tokens" in done.stdout)
@@ -67,8 +67,15 @@ def openai_js(tally, cluster, directory):
     tally.step("openai-js: models, completions, chat, streams, errors", done.returncode == 0)
 
 
-CLIENTS = {"go": go, "openai-python": openai_python, "openai-js": openai_js, **evaluation_clients.CLIENTS,
-           **agent_clients.CLIENTS}
+def anthropic(tally, cluster, directory):
+    """Anthropic's Python client."""
+    python = registries.venv(directory / "venv", "anthropic")
+    done = run([python, ROOT / "tests/clients/anthropic_client.py", cluster.url, KEY])
+    tally.step("anthropic: messages, tools, streams, counts, errors", done.returncode == 0)
+
+
+CLIENTS = {"go": go, "openai-python": openai_python, "openai-js": openai_js, "anthropic": anthropic,
+           **evaluation_clients.CLIENTS, **agent_clients.CLIENTS}
 
 
 @contextlib.contextmanager

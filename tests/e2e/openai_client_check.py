@@ -1,4 +1,4 @@
-"""Run by test_openai.py with OpenAI's own client: models, completions, chat, streams, typed errors."""
+"""Run by test_openai.py with OpenAI's own client: models, completions, chat, responses, streams, typed errors."""
 
 import sys
 
@@ -32,6 +32,21 @@ assert several.choices[2].text.startswith("there")
 two = client.chat.completions.create(model="tiny", n=2, max_completion_tokens=4, user="me", store=False,
                                      messages=[{"role": "developer", "content": "Be brief."}, *messages[1:]])
 assert len(two.choices) == 2
+response = client.responses.create(model="tiny", input="hi", instructions="Be brief.", max_output_tokens=6,
+                                   reasoning={"effort": "low", "summary": "auto"}, store=False,
+                                   include=["reasoning.encrypted_content"], extra_body={"seed": 1})
+assert response.output_text and response.usage.output_tokens <= 6
+assert response.usage.output_tokens_details.reasoning_tokens == 0
+with client.responses.stream(model="tiny", input=[{"role": "user", "content": "hi"}, *response.output], top_p=0.9,
+                             tools=[{"type": "function", "name": "f", "parameters": {}, "strict": False}],
+                             tool_choice="none") as events:
+    kinds = [event.type for event in events]
+assert kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete"), kinds
+try:
+    client.responses.create(model="tiny", input="hi", previous_response_id="resp_1")
+    raise AssertionError("a response that was not kept was accepted")
+except openai.BadRequestError as error:
+    assert error.param == "previous_response_id", error
 try:
     client.completions.create(model="tiny", prompt="hello", max_tokens=16384)
     raise AssertionError("more than the context was accepted")

@@ -69,6 +69,22 @@ def test_same_seed_same_text_whatever_else_runs(small_cluster):
     assert busy == alone
 
 
+def test_prompt_logprobs_are_those_of_the_echo(small_cluster):
+    request = {"model": "tiny", "prompt": PROMPT, "max_tokens": 1, "temperature": 0, "ignore_eos": True}
+    echo = small_cluster.post("/v1/completions", {**request, "echo": True, "logprobs": 1})[1]["choices"][0]["logprobs"]
+    choice = small_cluster.post("/v1/completions", {**request, "prompt_logprobs": 1})[1]["choices"][0]
+    assert choice["logprobs"] is None and len(choice["prompt_logprobs"]) == len(PROMPT)
+    assert choice["prompt_logprobs"][0] is None
+    for byte, told, logprob in list(zip(PROMPT.encode(), choice["prompt_logprobs"], echo["token_logprobs"]))[1:]:
+        assert told[str(byte)]["logprob"] == pytest.approx(logprob, abs=1e-5)
+        assert told[str(byte)]["decoded_token"] == chr(byte)
+        assert [entry["rank"] for entry in told.values()].count(1) == 1 and len(told) <= 2
+    status, chat = small_cluster.post("/v1/chat/completions", {
+        "model": "tiny", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}], "prompt_logprobs": 0})
+    assert status == 200 and len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
+    assert chat["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
+
+
 def test_stop_string_and_logprobs(small_cluster):
     request = {"model": "tiny", "prompt": PROMPT, "max_tokens": 40, "temperature": 1.0, "seed": 2, "ignore_eos": True}
     text = small_cluster.post("/v1/completions", request)[1]["choices"][0]["text"]

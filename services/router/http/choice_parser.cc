@@ -24,14 +24,22 @@ ChoiceParser::ChoiceParser(std::shared_ptr<const chat::OutputOptions> options,
       seed_(Mix64(HashOf(answer_id)) ^ choice),
       parser_(std::move(options)) {}
 
-std::vector<ChoicePart> ChoiceParser::Append(const std::string& text) {
+std::vector<ChoicePart> ChoiceParser::Append(const std::string& text, size_t tokens) {
+  const bool inside = parser_.in_reasoning();
   std::vector<ChoicePart> parts;
-  Add(parser_.Append(text), parts);
+  std::vector<chat::OutputPiece> pieces = parser_.Append(text);
+  undecided_tokens_ += tokens;
+  if (inside || parser_.in_reasoning()) {
+    reasoning_tokens_ += std::exchange(undecided_tokens_, 0);
+  } else if (!pieces.empty()) {
+    undecided_tokens_ = 0;
+  }
+  Add(std::move(pieces), parts);
   return parts;
 }
 
 std::vector<ChoicePart> ChoiceParser::Finish(const std::string& text) {
-  std::vector<ChoicePart> parts = Append(text);
+  std::vector<ChoicePart> parts = Append(text, 0);
   Add(parser_.Finish(), parts);
   return parts;
 }

@@ -19,14 +19,16 @@ class ChoiceParser {
   ChoiceParser(std::shared_ptr<const chat::OutputOptions> options, bool include_reasoning,
                const std::string& answer_id, size_t choice);
 
-  // What the text adds, in order; each is a piece of content, of reasoning, the beginning of a call
-  // or its arguments.
-  std::vector<ChoicePart> Append(const std::string& text);
+  // What the text of so many tokens adds, in order; each is a piece of content, of reasoning, the
+  // beginning of a call or its arguments.
+  std::vector<ChoicePart> Append(const std::string& text, size_t tokens);
   // The same for the last of it.
   std::vector<ChoicePart> Finish(const std::string& text);
 
   int calls() const { return parser_.calls(); }
   int malformed() const { return parser_.malformed(); }
+  // Tokens of reasoning and its marks; one that has other text too counts.
+  int reasoning_tokens() const { return static_cast<int>(reasoning_tokens_); }
 
  private:
   void Add(std::vector<chat::OutputPiece> pieces, std::vector<ChoicePart>& parts);
@@ -37,6 +39,8 @@ class ChoiceParser {
   const uint64_t seed_;
   chat::OutputParser parser_;
   int begun_ = 0;
+  size_t reasoning_tokens_ = 0;
+  size_t undecided_tokens_ = 0;  // Nothing has come of them yet.
 };
 
 // Puts together what Append and Finish gave.

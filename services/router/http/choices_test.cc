@@ -169,6 +169,41 @@ TEST_F(ChoicesTest, EchoStandsBeforeTheText) {
   EXPECT_EQ(logprobs["text_offset"][5], 3);
 }
 
+TEST_F(ChoicesTest, PromptLogprobsStandBesideTheText) {
+  TokenPiece said = Token("b", -2, 1);
+  said.top = {{'c', "c", -0.5F}, {'d', "d", -1}, {'b', "b", -2}};
+  const auto expected = [](const char* own, const Json& rank) {
+    return Json{nullptr,
+                {{own, {{"logprob", -2}, {"rank", rank}, {"decoded_token", "b"}}},
+                 {"99", {{"logprob", -0.5}, {"rank", 1}, {"decoded_token", "c"}}}}};
+  };
+  TokenPiece first = Token("a", 0);
+  first.logprob.reset();
+  TokenPiece output = Token("x", -1, 0);
+  output.top = said.top;
+  const auto whole = Complete({{"prompt", "ab"}, {"prompt_logprobs", 1}, {"logprobs", 2}});
+  EXPECT_TRUE(gateway_.calls[0].sampling.prompt_logprobs);
+  EXPECT_EQ(gateway_.calls[0].sampling.top_logprobs, 2);
+  gateway_.sinks[0]->OnPromptTokens({first, said});
+  gateway_.sinks[0]->OnTokens({"x", {output}});
+  Finish(0);
+  const Json choice = whole->Body()["choices"][0];
+  EXPECT_EQ(choice["text"], "x");
+  EXPECT_EQ(choice["prompt_logprobs"], expected("98", 3));
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json{"x"}) << "the prompt is not echoed";
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][0].size(), 3u) << "two, and the token";
+
+  const auto chat = Post("/v1/chat/completions", {{"messages", {{{"role", ""}, {"content", "ab"}}}},
+                                                  {"prompt_logprobs", 1}});
+  EXPECT_EQ(gateway_.calls[1].sampling.top_logprobs, 1);
+  said.top.resize(1);
+  gateway_.sinks[1]->OnPromptTokens({first, said});
+  gateway_.sinks[1]->OnTokens({"x", {output}});
+  Finish(1);
+  EXPECT_EQ(chat->Body()["prompt_logprobs"], expected("98", nullptr));
+  EXPECT_TRUE(chat->Body()["choices"][0]["logprobs"].is_null());
+}
+
 TEST_F(ChoicesTest, AStreamEchoesTheSame) {
   const auto exchange =
       Complete({{"prompt", "ab"}, {"echo", true}, {"logprobs", 0}, {"stream", true}});

@@ -45,7 +45,9 @@ constexpr char kPage[] = R"(<!doctype html>
 <h1>Baton $VERSION</h1>
 <p>$STATE</p>
 <ul>
-<li>OpenAI's API: <a href="/v1/models">/v1/models</a>, POST /v1/completions, POST /v1/chat/completions</li>
+<li>OpenAI's API: <a href="/v1/models">/v1/models</a>, POST /v1/completions, POST /v1/chat/completions,
+POST /v1/responses</li>
+<li>Anthropic's: POST /v1/messages, POST /v1/messages/count_tokens</li>
 <li>SGLang's: POST /generate, <a href="/server_info">/server_info</a>,
 <a href="/get_model_info">/get_model_info</a></li>
 <li>Tokens: POST /tokenize, POST /detokenize</li>

@@ -23,6 +23,7 @@ size_t CallsOf(const AnswerPlan& plan) {
 // A prompt counts once, however many candidates continue it.
 void AddUsage(const v1::Usage& usage, bool first_of_prompt, v1::Usage& sum) {
   sum.set_completion_tokens(sum.completion_tokens() + usage.completion_tokens());
+  sum.set_reasoning_tokens(sum.reasoning_tokens() + usage.reasoning_tokens());
   if (!first_of_prompt) return;
   sum.set_prompt_tokens(sum.prompt_tokens() + usage.prompt_tokens());
   sum.set_cached_tokens(sum.cached_tokens() + usage.cached_tokens());
@@ -38,6 +39,12 @@ void PlaceTokens(const ShownPrompt& prompt, std::vector<TokenPiece>& tokens) {
   for (TokenPiece& token : tokens) token.text_offset += prompt.echo_characters;
 }
 
+// The call may have been asked for more alternatives than these tokens are shown with.
+void CutTop(int64_t alternatives, std::vector<TokenPiece>& tokens) {
+  const auto most = static_cast<size_t>(alternatives);
+  for (TokenPiece& token : tokens) token.top.resize(std::min(token.top.size(), most));
+}
+
 void Append(std::vector<TokenPiece> from, std::vector<TokenPiece>& to) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
@@ -49,14 +56,24 @@ class WholeWriter : public AnswerWriter {
       : gateway_(gateway),
         plan_(std::move(plan)),
         exchange_(std::move(exchange)),
-        candidates_(CallsOf(plan_)) {}
+        candidates_(CallsOf(plan_)) {
+    if (plan_.parsing == nullptr) return;
+    for (size_t call = 0; call < candidates_.size(); ++call) {
+      candidates_[call].parser = std::make_unique<ChoiceParser>(
+          plan_.parsing, plan_.include_reasoning, plan_.header.id, call);
+    }
+  }
 
   void OnPromptTokens(size_t call, std::vector<TokenPiece> tokens) override {
     Append(std::move(tokens), candidates_[call].echoed);
   }
   void OnTokens(size_t call, TextPiece piece) override {
     Candidate& candidate = candidates_[call];
-    candidate.text += piece.text;
+    if (candidate.parser != nullptr) {
+      MergeAll(candidate.parser->Append(piece.text, piece.tokens.size()), candidate.parsed);
+    } else {
+      candidate.text += piece.text;
+    }
     for (const TokenPiece& token : piece.tokens) {
       candidate.logprob_sum += token.logprob.value_or(0);
       ++candidate.tokens_seen;
@@ -67,12 +84,16 @@ class WholeWriter : public AnswerWriter {
   }
   void OnFinished(size_t call, Outcome outcome) override {
     Candidate& candidate = candidates_[call];
-    candidate.text += outcome.text;
     candidate.outcome = std::move(outcome);
-    if (plan_.parsing != nullptr) TakeApart(call, candidate);
+    if (candidate.parser != nullptr) {
+      EndParsing(candidate);
+    } else {
+      candidate.text += candidate.outcome.text;
+    }
   }
   void OnAllFinished() override {
     Json choices = Json::array();
+    Json prompt_logprobs;  // A chat's, which has one prompt.
     v1::Usage usage;
     std::set<std::string> warnings;
     for (size_t prompt = 0; prompt < plan_.prompts.size(); ++prompt) {
@@ -85,19 +106,27 @@ class WholeWriter : public AnswerWriter {
       for (const size_t call : Best(first)) {
         if (LacksEcho(prompt, candidates_[call]))
           return RespondError(*exchange_, NoPromptLogprobs());
+        if (plan_.header.prompt_logprobs && prompt_logprobs.is_null()) {
+          prompt_logprobs = PromptLogprobs(candidates_[call].echoed, *plan_.header.prompt_logprobs);
+        }
         choices.push_back(WholeChoice(
             plan_.header, Part(prompt, candidates_[call], static_cast<int>(choices.size()))));
       }
     }
-    RespondJson(*exchange_, WholeAnswer(plan_.header, std::move(choices), usage,
-                                        {warnings.begin(), warnings.end()}));
+    Json answer =
+        WholeAnswer(plan_.header, std::move(choices), usage, {warnings.begin(), warnings.end()});
+    if (plan_.header.endpoint == Endpoint::kChatCompletions && !prompt_logprobs.is_null()) {
+      answer["prompt_logprobs"] = std::move(prompt_logprobs);
+    }
+    RespondJson(*exchange_, answer);
   }
   void OnError(const absl::Status& status) override { RespondError(*exchange_, status); }
 
  private:
   struct Candidate {
     std::string text;
-    ChoicePart parsed;  // Its text, reasoning and calls, once it is finished and if it is parsed.
+    std::unique_ptr<ChoiceParser> parser;  // Null: the text is the content.
+    ChoicePart parsed;                     // What the parser has given.
     std::vector<TokenPiece> echoed;
     std::vector<TokenPiece> tokens;
     double logprob_sum = 0;
@@ -110,13 +139,15 @@ class WholeWriter : public AnswerWriter {
     }
   };
 
-  void TakeApart(size_t call, Candidate& candidate) {
-    ChoiceParser parser(plan_.parsing, plan_.include_reasoning, plan_.header.id, call);
-    for (ChoicePart& part : parser.Finish(std::exchange(candidate.text, {}))) {
-      Merge(std::move(part), candidate.parsed);
-    }
+  static void MergeAll(std::vector<ChoicePart> parts, ChoicePart& to) {
+    for (ChoicePart& part : parts) Merge(std::move(part), to);
+  }
+  void EndParsing(Candidate& candidate) {
+    ChoiceParser& parser = *candidate.parser;
+    MergeAll(parser.Finish(candidate.outcome.text), candidate.parsed);
     candidate.parsed.called = parser.calls() > 0;
     candidate.text = std::move(candidate.parsed.text);
+    candidate.outcome.usage.set_reasoning_tokens(parser.reasoning_tokens());
     gateway_.CountToolCalls(parser.calls(), parser.malformed());
   }
 
@@ -135,8 +166,9 @@ class WholeWriter : public AnswerWriter {
   }
 
   bool LacksEcho(size_t prompt, const Candidate& candidate) const {
-    return plan_.echo && plan_.header.logprobs &&
-           candidate.echoed.size() != plan_.prompts[prompt].ids.size();
+    const bool wanted =
+        (plan_.echo && plan_.header.logprobs) || plan_.header.prompt_logprobs.has_value();
+    return wanted && candidate.echoed.size() != plan_.prompts[prompt].ids.size();
   }
 
   ChoicePart Part(size_t prompt, Candidate& candidate, int index) const {
@@ -144,8 +176,11 @@ class WholeWriter : public AnswerWriter {
     ChoicePart part = std::move(candidate.parsed);
     part.index = index;
     part.text = shown.echo + candidate.text;
-    part.echoed = std::move(candidate.echoed);
+    if (plan_.header.prompt_logprobs) part.prompt = candidate.echoed;
+    if (plan_.echo) part.echoed = std::move(candidate.echoed);
     part.tokens = std::move(candidate.tokens);
+    CutTop(plan_.header.top_logprobs, part.echoed);
+    CutTop(plan_.header.top_logprobs, part.tokens);
     PlaceEchoed(shown, part.echoed);
     PlaceTokens(shown, part.tokens);
     part.reason = candidate.outcome.reason;
@@ -191,7 +226,9 @@ class StreamWriter : public AnswerWriter {
                                   static_cast<int>(piece.tokens.size()));
     PlaceTokens(ShownOf(call), piece.tokens);
     if (choices_[call].parser != nullptr) {
-      return SendParts(call, choices_[call].parser->Append(piece.text), std::move(piece.tokens));
+      std::vector<ChoicePart> parts =
+          choices_[call].parser->Append(piece.text, piece.tokens.size());
+      return SendParts(call, std::move(parts), std::move(piece.tokens));
     }
     ChoicePart part;
     part.text = std::move(piece.text);
@@ -200,6 +237,9 @@ class StreamWriter : public AnswerWriter {
   }
   void OnFinished(size_t call, Outcome outcome) override {
     Open(call);
+    if (const auto& parser = choices_[call].parser; parser != nullptr) {
+      outcome.usage.set_reasoning_tokens(parser->reasoning_tokens());
+    }
     AddUsage(outcome.usage, call % static_cast<size_t>(plan_.best_of) == 0, usage_);
     warnings_.insert(outcome.warnings.begin(), outcome.warnings.end());
     ChoicePart part;

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "services/router/http/respond.h"
 
 namespace baton::router {
 namespace {
 
-bool IsChat(const AnswerHeader& header) { return header.endpoint == Endpoint::kChatCompletions; }
+bool IsChat(const AnswerHeader& header) { return router::IsChat(header.endpoint); }
 
 const char* ReasonName(FinishReason reason) {
   switch (reason) {
@@ -55,7 +56,8 @@ Json UsageJson(const v1::Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens()},
           {"completion_tokens", usage.completion_tokens()},
           {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}}};
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens()}}}};
 }
 
 Json Bytes(const std::string& bytes) {
@@ -117,6 +119,12 @@ Json ChatLogprobs(const ChoicePart& part) {
   return {{"content", std::move(content)}};
 }
 
+// An alternative's rank is its place; that of a token that is none of them is not known.
+void AddById(int32_t id, const std::string& bytes, float logprob, const Json& rank, Json& list) {
+  list[absl::StrCat(id)] = {
+      {"logprob", logprob}, {"rank", rank}, {"decoded_token", WellFormed(bytes)}};
+}
+
 Json Logprobs(const AnswerHeader& header, const ChoicePart& part) {
   if (!header.logprobs) return nullptr;
   return IsChat(header) ? ChatLogprobs(part) : CompletionLogprobs(part);
@@ -151,12 +159,31 @@ Json Choice(const AnswerHeader& header, const ChoicePart& part, Json logprobs) {
 
 }  // namespace
 
+Json PromptLogprobs(const std::vector<TokenPiece>& prompt, int64_t alternatives) {
+  Json list = Json::array();
+  for (const TokenPiece& token : prompt) {
+    Json& entry = list.emplace_back();
+    if (!token.logprob.has_value()) continue;
+    entry = Json::object();
+    AddById(token.id, token.bytes, *token.logprob, Json(), entry);
+    for (size_t i = 0; i < token.top.size(); ++i) {
+      const TokenPiece::Top& top = token.top[i];
+      const bool shown = static_cast<int64_t>(i) < alternatives || top.id == token.id;
+      if (shown) AddById(top.id, top.bytes, top.logprob, i + 1, entry);
+    }
+  }
+  return list;
+}
+
 Json WholeChoice(const AnswerHeader& header, const ChoicePart& part) {
   Json choice = Choice(header, part, Logprobs(header, part));
   if (IsChat(header)) {
     choice["message"] = MessageJson(part);
   } else {
     choice["text"] = part.text;
+    if (header.prompt_logprobs.has_value()) {
+      choice["prompt_logprobs"] = PromptLogprobs(part.prompt, *header.prompt_logprobs);
+    }
   }
   return choice;
 }

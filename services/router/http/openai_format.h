@@ -20,7 +20,9 @@ struct AnswerHeader {
   std::string model;
   int64_t created_s = 0;  // Unix time.
   bool logprobs = false;
-  bool token_ids = false;         // return_token_ids.
+  int64_t top_logprobs = 0;                // Alternatives in them.
+  std::optional<int64_t> prompt_logprobs;  // The prompt's are told, with so many alternatives.
+  bool token_ids = false;                  // return_token_ids.
   bool usage = false;             // stream_options.include_usage: every chunk has one, mostly null.
   bool continuous_usage = false;  // Every chunk has the usage so far.
   bool progress = false;          // stream_options.include_progress.
@@ -46,7 +48,12 @@ struct ChoicePart {
   std::optional<FinishReason> reason;
   std::string matched_stop;
   const std::vector<int32_t>* prompt_ids = nullptr;  // To be shown with it.
+  std::vector<TokenPiece> prompt;                    // The prompt's tokens, for prompt_logprobs.
 };
+
+// vLLM's prompt_logprobs: for each token an object by ids, null for the first. Part of a choice of
+// completions, and of a chat's whole answer.
+Json PromptLogprobs(const std::vector<TokenPiece>& prompt, int64_t alternatives);
 
 Json WholeChoice(const AnswerHeader& header, const ChoicePart& part);
 Json ChunkChoice(const AnswerHeader& header, const ChoicePart& part);

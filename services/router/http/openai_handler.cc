@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/random.h"
 #include "common/base/strings.h"
 #include "services/router/bearer.h"
 #include "services/router/http/generate_answer.h"
 #include "services/router/http/generate_request.h"
+#include "services/router/http/messages_answer.h"
 #include "services/router/http/openai_answer.h"
 #include "services/router/http/openai_request.h"
 #include "services/router/http/request_span.h"
@@ -21,7 +21,6 @@ namespace baton::router {
 namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
-constexpr std::string_view kTimeoutHeader = "X-Request-Timeout";
 
 // What refuses a request that is well-formed (no workers, no room, a queue that is full) says so
 // within milliseconds. Longer than this its status is not worth a stream that seems dead.
@@ -30,22 +29,12 @@ constexpr int64_t kHoldMs = 1000;
 // What clients look for first and does not exist here, with what to do instead.
 constexpr std::pair<const char*, std::string_view> kAbsent[] = {
     {"/v1/embeddings", "the model generates text; it has no pooling head"},
-    {"/v1/responses", "use /v1/chat/completions, which takes tools and streams too"},
-    {"/v1/messages", "use OpenAI's API: /v1/chat/completions"},
 };
 
 using Exchange = std::shared_ptr<HttpExchange>;
 
-// Takes the same time for every key of a length.
 void RespondWith(HttpExchange& exchange, const absl::StatusOr<Json>& answer) {
   answer.ok() ? RespondJson(exchange, *answer) : RespondError(exchange, answer.status());
-}
-
-// The header is for tracing: a proxy's retry or a fan-out sends it with several requests that run
-// at once, each of which needs an id of its own.
-std::string UniqueId(const HttpRequest& request) {
-  const bool given = request.Header("X-Request-Id") == request.request_id;
-  return given ? absl::StrCat(request.request_id, "-", RandomHex(4)) : request.request_id;
 }
 
 }  // namespace
@@ -60,9 +49,11 @@ OpenAiHandler::OpenAiHandler(Gateway& gateway, const v1::Options& options,
       info_(gateway, options, /*guarded=*/!api_keys_->asks_for_nothing()),
       probe_(std::make_shared<GenerationProbe>(gateway)),
       running_(std::make_shared<RunningAnswers>()),
+      agents_(gateway, unknown_, event_times_, running_),
       routes_(OpenAiError) {
   AddOpen();
   AddGeneration();
+  AddAgents();
   AddTools();
 }
 
@@ -100,6 +91,18 @@ void OpenAiHandler::AddGeneration() {
   }
 }
 
+void OpenAiHandler::AddAgents() {
+  using R = HttpRequest;
+  const auto add = [this](const char* path, HttpHandler handler) {
+    AddGuarded("POST", path, std::move(handler), MessagesErrorResponse);
+  };
+  AddGuarded("POST", "/v1/responses",
+             [this](const R& r, const Exchange& e) { agents_.Responses(r, e); });
+  add("/v1/messages", [this](const R& r, const Exchange& e) { agents_.Messages(r, e); });
+  add("/v1/messages/count_tokens",
+      [this](const R& r, const Exchange& e) { agents_.CountTokens(r, e); });
+}
+
 void OpenAiHandler::AddTools() {
   using R = HttpRequest;
   for (const char* path : {"/tokenize", "/v1/tokenize"}) {
@@ -134,18 +137,21 @@ void OpenAiHandler::AddTools() {
   });
 }
 
-void OpenAiHandler::AddGuarded(std::string method, std::string path, HttpHandler handler) {
-  routes_.Add(std::move(method), std::move(path),
-              [this, handler = std::move(handler)](const HttpRequest& request, const Exchange& e) {
-                if (Authorized(request)) return handler(request, e);
-                RespondError(*e, absl::UnauthenticatedError(
-                                     "the Authorization header has no valid API key"));
-              });
+void OpenAiHandler::AddGuarded(std::string method, std::string path, HttpHandler handler,
+                               ErrorForm error) {
+  routes_.Add(
+      std::move(method), std::move(path),
+      [this, handler = std::move(handler), error](const HttpRequest& request, const Exchange& e) {
+        if (Authorized(request)) return handler(request, e);
+        e->Respond(error(absl::UnauthenticatedError(
+            "the Authorization header has no valid API key, and x-api-key has none")));
+      });
 }
 
 bool OpenAiHandler::Authorized(const HttpRequest& request) const {
   return api_keys_->asks_for_nothing() ||
-         api_keys_->Accepts(BearerKey(request.Header("Authorization")));
+         api_keys_->Accepts(BearerKey(request.Header("Authorization"))) ||
+         api_keys_->Accepts(request.Header("x-api-key"));
 }
 
 void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,

@@ -11,9 +11,11 @@
 #include "common/secrets/secret_set.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/router/gateway.h"
+#include "services/router/http/agent_endpoints.h"
 #include "services/router/http/answer_group.h"
 #include "services/router/http/info_endpoints.h"
 #include "services/router/http/request_fields.h"
+#include "services/router/http/respond.h"
 #include "services/router/http/tool_endpoints.h"
 
 namespace baton::router {
@@ -35,8 +37,12 @@ class OpenAiHandler {
   // Routes are added by the constructor: those that need no key, and those that do.
   void AddOpen();
   void AddGeneration();
+  void AddAgents();
   void AddTools();
-  void AddGuarded(std::string method, std::string path, HttpHandler handler);
+  // `error`: how the path's protocol says that there is no key.
+  using ErrorForm = HttpResponse (*)(const absl::Status&);
+  void AddGuarded(std::string method, std::string path, HttpHandler handler,
+                  ErrorForm error = ErrorResponse);
 
   void Complete(Endpoint endpoint, const HttpRequest& request,
                 const std::shared_ptr<HttpExchange>& exchange);
@@ -50,6 +56,7 @@ class OpenAiHandler {
   const InfoEndpoints info_;
   const std::shared_ptr<GenerationProbe> probe_;
   const std::shared_ptr<RunningAnswers> running_;
+  const AgentEndpoints agents_;
   HttpRoutes routes_;
 };
 

@@ -86,6 +86,8 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
   plan.header.model = gateway.model_info().served_model_name();
   plan.header.created_s = now_s;
   plan.header.logprobs = request.logprobs;
+  plan.header.top_logprobs = request.top_logprobs;
+  plan.header.prompt_logprobs = request.prompt_logprobs;
   plan.header.token_ids = request.return_token_ids;
   plan.header.usage = request.include_usage;
   plan.header.continuous_usage = request.continuous_usage;
@@ -95,12 +97,12 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
   plan.echo = request.echo;
   plan.include_reasoning = request.include_reasoning;
   chat::OutputOptions parsing;
-  if (request.call.endpoint == Endpoint::kChatCompletions) {
+  if (IsChat(request.call.endpoint)) {
     BATON_ASSIGN_OR_RETURN(parsing, ParsingOf(gateway, request));
   }
   const bool reasons = parsing.reasoning != chat::ReasoningFormat::kNone;
   const bool shown = request.echo || request.return_token_ids || request.continuous_usage ||
-                     request.best_of > 1 || reasons;
+                     request.best_of > 1 || reasons || request.prompt_logprobs.has_value();
   const bool several = request.prompts.size() > 1 || request.best_of > 1;
   GenerateCall& call = request.call;
   call.request_id.clear();

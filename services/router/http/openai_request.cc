@@ -1,10 +1,12 @@
 #include "services/router/http/openai_request.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/types/limits.h"
 #include "services/router/http/json_input.h"
 #include "services/router/http/request_prompt.h"
 #include "services/router/http/request_sampling.h"
@@ -75,12 +77,36 @@ absl::Status ReadChoices(Endpoint endpoint, const Fields& fields, OpenAiRequest&
                    calls, ", more than the ", kMaxCallsPerAnswer, " that one request may ask for"));
 }
 
+// vLLM's: the prompt's log-probabilities beside the answer. The call asks once for as many
+// alternatives as prompt and answer need.
+absl::Status ReadPromptLogprobs(const Fields& fields, OpenAiRequest& request) {
+  SamplingRequest& sampling = request.call.sampling;
+  request.top_logprobs = sampling.top_logprobs;
+  BATON_ASSIGN_OR_RETURN(request.prompt_logprobs, fields.Integer("prompt_logprobs"));
+  if (!request.prompt_logprobs.has_value()) return absl::OkStatus();
+  if (request.stream) {
+    return InvalidField("prompt_logprobs", "can't be given when stream is true");
+  }
+  const int64_t count = *request.prompt_logprobs;
+  if (count < 0 || count > kMaxTopLogprobs) {
+    return InvalidField("prompt_logprobs",
+                        absl::StrCat("must be from 0 to ", kMaxTopLogprobs, ", is ", count));
+  }
+  sampling.prompt_logprobs = true;
+  // A number without log-probabilities stays as wrong as it is.
+  if (request.logprobs || sampling.top_logprobs == 0) {
+    sampling.top_logprobs = std::max(sampling.top_logprobs, count);
+  }
+  return absl::OkStatus();
+}
+
 // Switches of the answer, and what they need of the call.
 absl::Status ReadAnswer(const Fields& fields, OpenAiRequest& request) {
   BATON_ASSIGN_OR_RETURN(const auto ids, fields.Bool("return_token_ids"));
   request.return_token_ids = ids.value_or(false);
   SamplingRequest& sampling = request.call.sampling;
   sampling.prompt_logprobs = request.echo && request.logprobs;
+  BATON_RETURN_IF_ERROR(ReadPromptLogprobs(fields, request));
   if (request.best_of > request.n) sampling.logprobs = true;
   BATON_ASSIGN_OR_RETURN(const std::string id, fields.OneOf({"request_id", "rid"}));
   BATON_ASSIGN_OR_RETURN(auto request_id, fields.String(id));

@@ -2,6 +2,8 @@
 #ifndef SERVICES_ROUTER_HTTP_OPENAI_REQUEST_H_
 #define SERVICES_ROUTER_HTTP_OPENAI_REQUEST_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +21,9 @@ struct OpenAiRequest {
   int n = 1;                    // Choices per prompt that are answered,
   int best_of = 1;              // of so many that are generated; >= n.
   bool logprobs = false;        // In the answer; the call may ask for more, to rank.
-  bool echo = false;            // The prompt stands before each text.
+  int64_t top_logprobs = 0;     // Alternatives in them; the call may ask for more, for the prompt.
+  std::optional<int64_t> prompt_logprobs;  // Alternatives of each of the prompt's tokens.
+  bool echo = false;                       // The prompt stands before each text.
   bool return_token_ids = false;
   bool stream = false;
   bool include_usage = false;     // A last chunk with the usage.

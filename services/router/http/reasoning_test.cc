@@ -65,6 +65,26 @@ TEST_F(ReasoningTest, IsStreamed) {
   EXPECT_EQ(content, "Two.");
 }
 
+TEST_F(ReasoningTest, ItsTokensAreCounted) {
+  const auto counted = [&](const Json& more, const std::vector<std::string>& tokens) {
+    const auto exchange = Post(kChat, Request("x", more));
+    for (const std::string& token : tokens) {
+      gateway_.sinks.back()->OnTokens({token, {Token("x", 0)}});
+    }
+    gateway_.sinks.back()->OnFinished(Finished(FinishReason::kStop));
+    const bool streamed = !exchange->events.empty();
+    const Json last = streamed ? exchange->Event(exchange->events.size() - 2) : exchange->Body();
+    return last["usage"]["completion_tokens_details"]["reasoning_tokens"];
+  };
+  const Json streamed = {{"stream", true}, {"stream_options", {{"include_usage", true}}}};
+  for (const Json& more : {Json::object(), streamed, Json{{"include_reasoning", false}}}) {
+    EXPECT_EQ(counted(more, {"<think>", "\n", "One.", "</think>", "\n\n", "Two", "."}), 4) << more;
+    EXPECT_EQ(counted(more, {"<th", "ink>", "", "One.", "</th", "ink>", "Two"}), 6) << more;
+    EXPECT_EQ(counted(more, {"<th", "ere", " is"}), 0) << more;
+  }
+  EXPECT_EQ(counted({{"separate_reasoning", false}}, {"<think>", "One.", "</think>"}), 0);
+}
+
 TEST_F(ReasoningTest, MayBeLeftInTheContentOrOut) {
   EXPECT_EQ(MessageOf(Request("x", {{"separate_reasoning", false}}), kText)["content"], kText);
   EXPECT_EQ(MessageOf(Request("x", {{"include_reasoning", false}}), kText),

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/random.h"
 #include "common/base/strings.h"
 
 namespace baton::router {
@@ -19,6 +20,11 @@ std::vector<std::string_view> Values(const HttpHeaders& headers, std::string_vie
 }
 
 }  // namespace
+
+std::string UniqueId(const HttpRequest& request) {
+  const bool given = request.Header("X-Request-Id") == request.request_id;
+  return given ? absl::StrCat(request.request_id, "-", RandomHex(4)) : request.request_id;
+}
 
 tracing::TraceContext CallerOf(const Gateway& gateway, const HttpRequest& request) {
   if (gateway.tracer() == nullptr) return {};

@@ -10,6 +10,12 @@
 
 namespace baton::router {
 
+inline constexpr std::string_view kTimeoutHeader = "X-Request-Timeout";
+
+// An id for the answer to `request`. The header X-Request-Id is for tracing: a proxy's retry or a
+// fan-out sends it with several requests that run at once, each of which needs an id of its own.
+std::string UniqueId(const HttpRequest& request);
+
 // What the client's headers say; "no trace" if requests are not traced.
 tracing::TraceContext CallerOf(const Gateway& gateway, const HttpRequest& request);
 

@@ -71,8 +71,10 @@ HttpResponse OpenAiError(int status, const std::string& message) {
   const char* type = status < 499 ? "invalid_request_error" : "server_error";
   HttpResponse response;
   response.status = status;
+  // Paths are not known here: "type" is for Anthropic's clients.
   response.body = Dump(
-      {{"error", {{"message", message}, {"type", type}, {"param", nullptr}, {"code", nullptr}}}});
+      {{"type", "error"},
+       {"error", {{"message", message}, {"type", type}, {"param", nullptr}, {"code", nullptr}}}});
   return response;
 }
 

@@ -271,6 +271,12 @@ TEST_F(ToolsTest, RefusesWithTheFieldNamed) {
   EXPECT_TRUE(gateway_.calls.empty());
 }
 
+TEST_F(ToolsTest, AnIntegerThatIsTooLargeIsNamed) {
+  const std::string body = R"({"messages": [{"role": "user", "content": "x"}], "tools": [
+      {"function": {"name": "f", "parameters": {"a": [1, {"maximum": 18446744073709551616}]}}}]})";
+  EXPECT_EQ(ErrorOf(kChat, body)["param"], "tools[0].function.parameters.a[1].maximum");
+}
+
 TEST_F(ToolsTest, RefusesCallsInMessagesThatAreNone) {
   const auto param = [&](Json calls) {
     return ErrorOf(

@@ -69,7 +69,21 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
   bool TooLarge() {
-    return skips_ ? Put(Value::None()) : Fail("an integer does not fit into 64 bits");
+    if (skips_) return Put(Value::None());
+    if (status_.ok()) status_ = InvalidField(Path(), "an integer does not fit into 64 bits");
+    return false;
+  }
+  // Where it is: "tools[0].function".
+  std::string Path() const {
+    std::string path;
+    for (const Container& container : open_) {
+      if (!container.is_object) {
+        path += Concat("[", container.items.size(), "]");
+      } else {
+        path += Concat(path.empty() ? "" : ".", container.key.str());
+      }
+    }
+    return path.empty() ? "JSON" : path;
   }
 
   bool Open(bool is_object) {

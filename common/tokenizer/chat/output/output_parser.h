@@ -55,6 +55,11 @@ class OutputParser {
   std::vector<OutputPiece> Finish();
 
   int calls() const { return calls_; }  // That came out.
+  // Whether what follows is reasoning, as far as is known.
+  bool in_reasoning() const {
+    return state_ == State::kReasoning ||
+           (state_ == State::kLead && lead_.otherwise == State::kReasoning);
+  }
   int malformed() const { return malformed_; }
 
  private:

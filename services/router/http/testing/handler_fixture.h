@@ -51,6 +51,7 @@ class FakeGateway : public Gateway {
     std::string text;
     if (const auto* given = std::get_if<std::string>(&call.prompt)) text = *given;
     if (const auto* chat = std::get_if<ChatPrompt>(&call.prompt)) {
+      encoded_chat = *chat;
       for (const ChatMessage& message : chat->messages) text += message.role + message.content;
     }
     return Tokenize(text, call.add_special_tokens);
@@ -89,6 +90,7 @@ class FakeGateway : public Gateway {
   size_t accepted = 0;  // So many calls are taken before `refusal`.
   int refused = 0;
   bool adds_bos = false;
+  mutable ChatPrompt encoded_chat;  // The last one that was encoded.
   chat::ChatFormat format;
   int parsed_calls = 0;
   int malformed_calls = 0;
@@ -105,11 +107,14 @@ class FakeExchange : public HttpExchange {
   }
   void ExpectEvents(EventTimes given) override { times = given; }
   void BeginEvents() override { streaming = true; }
-  void SendEvent(std::string data) override { events.push_back(std::move(data)); }
+  void SendEvent(HttpEvent event) override {
+    names.push_back(std::move(event.name));
+    events.push_back(std::move(event.data));
+  }
   void EndEvents() override { ended = true; }
-  void RespondOrEnd(HttpResponse reply, std::vector<std::string> last) override {
+  void RespondOrEnd(HttpResponse reply, std::vector<HttpEvent> last) override {
     if (!streaming) return Respond(std::move(reply));
-    for (std::string& data : last) events.push_back(std::move(data));
+    for (HttpEvent& event : last) SendEvent(std::move(event));
     ended = true;
   }
   void AbortEvents() override { aborted = true; }
@@ -119,7 +124,8 @@ class FakeExchange : public HttpExchange {
   Json Event(size_t i) const { return Json::parse(events.at(i)); }
 
   std::optional<HttpResponse> response;
-  std::vector<std::string> events;
+  std::vector<std::string> events;  // Their data.
+  std::vector<std::string> names;
   std::function<void()> gone;
   std::optional<EventTimes> times;
   bool streaming = false;
