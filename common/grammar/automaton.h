@@ -71,8 +71,8 @@ struct Automaton {
 };
 
 // The most that a grammar may become.
-inline constexpr size_t kMaxStates = 1 << 17;
-inline constexpr size_t kMaxEdges = 1 << 20;
+inline constexpr size_t kMaxStates = 1 << 16;
+inline constexpr size_t kMaxEdges = 1 << 19;
 
 // INVALID_ARGUMENT, without the name of the source, for a grammar that is too large, that no text
 // matches, or that calls a rule before it has read anything of its text (left recursion).

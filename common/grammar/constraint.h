@@ -73,7 +73,7 @@ class Constraint {
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   const Automaton& automaton() const { return automaton_; }
 
-  static constexpr int64_t kPreparedVisits = 4 << 20;
+  static constexpr int64_t kPreparedVisits = 1 << 20;
 
  private:
   // What a state of the automaton allows by itself.

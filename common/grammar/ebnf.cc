@@ -162,13 +162,14 @@ class Parser {
     const std::string kind = Name();
     while (Peek() == ' ') ++at_;
     if (kind == "json") return Json();
-    if (kind != "special" && kind != "until") {
-      return Error("expected %json, %special or %until");
+    if (kind != "special" && kind != "until" && kind != "without") {
+      return Error("expected %json, %special, %until or %without");
     }
     if (Peek() != '"' && Peek() != '\'') return Error("expected a text in quotes");
     BATON_ASSIGN_OR_RETURN(const std::string text, Quoted());
     if (text.empty()) return Error("the text must not be empty");
-    return kind == "special" ? grammar_.SpecialToken(text) : grammar_.Until(text);
+    if (kind == "special") return grammar_.SpecialToken(text);
+    return kind == "until" ? grammar_.Until(text) : grammar_.Without(text);
   }
 
   absl::StatusOr<NodeId> Json() {

@@ -4,7 +4,8 @@
 //   name  ::= [a-z_]{1,20} | %json {"type": "integer"}
 //
 // Beside that: . is any character, 'x' is "x", %json is a value of a JSON schema, %special "<x>" is
-// a special token of the vocabulary, and %until "x" is any text up to and with the first x.
+// a special token of the vocabulary, %until "x" is any text up to and with the first x, and
+// %without "x" any text that x is not in.
 #ifndef COMMON_GRAMMAR_EBNF_H_
 #define COMMON_GRAMMAR_EBNF_H_
 

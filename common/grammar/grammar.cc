@@ -97,7 +97,7 @@ int Grammar::AddRule(std::string name) {
 }
 
 // The states of Knuth, Morris and Pratt's search as rules that call one another at their ends.
-Grammar::NodeId Grammar::Until(std::string_view mark) {
+Grammar::NodeId Grammar::Search(std::string_view mark, bool until) {
   const std::u32string wanted = ToCodePoints(mark);
   const size_t length = wanted.size();
   // border[i]: the longest proper border of the first i characters.
@@ -110,14 +110,18 @@ Grammar::NodeId Grammar::Until(std::string_view mark) {
   std::vector<int> states;
   for (size_t i = 0; i < length; ++i) states.push_back(AddRule("text before a mark"));
   for (size_t i = 0; i < length; ++i) {
-    std::vector<NodeId> ways = {Text(SpecialBytes(mark))};
+    std::vector<NodeId> ways = {until ? Text(SpecialBytes(mark)) : Empty()};
     CodeRanges others;
     for (size_t k = i;; k = border[k]) {
       const CodeRange next = {wanted[k], wanted[k]};
       if (std::find(others.begin(), others.end(), next) == others.end()) {
         others.push_back(next);
         const NodeId character = Chars({next});
-        ways.push_back(k + 1 == length ? character : Sequence({character, Call(states[k + 1])}));
+        if (k + 1 < length) {
+          ways.push_back(Sequence({character, Call(states[k + 1])}));
+        } else if (until) {
+          ways.push_back(character);
+        }
       }
       if (k == 0) break;
     }
@@ -126,6 +130,10 @@ Grammar::NodeId Grammar::Until(std::string_view mark) {
   }
   return length == 0 ? Empty() : Call(states[0]);
 }
+
+Grammar::NodeId Grammar::Until(std::string_view mark) { return Search(mark, true); }
+
+Grammar::NodeId Grammar::Without(std::string_view mark) { return Search(mark, false); }
 
 std::string SpecialBytes(std::string_view spelling) {
   std::string bytes(1, '\xFF');

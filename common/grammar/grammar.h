@@ -71,6 +71,8 @@ class Grammar {
 
   // Any text up to and with the first `mark`, which is valid UTF-8 or a special token's spelling.
   NodeId Until(std::string_view mark);
+  // Any text without the mark.
+  NodeId Without(std::string_view mark);
 
   // A rule is defined once, before or after it is called.
   int AddRule(std::string name);
@@ -84,6 +86,7 @@ class Grammar {
 
  private:
   NodeId Add(Node node);
+  NodeId Search(std::string_view mark, bool until);
 
   std::vector<Node> nodes_;
   std::vector<Rule> rules_;

@@ -53,13 +53,13 @@ TEST(RegexTest, ErrorsSayWhere) {
       {"[^\\x00-\\u{10FFFF}]", "regex: no text can match it"},
       {"((a{1000}){1000}){1000}",
        "regex: the text: the counts within one another stand for more than 1048576 characters"},
-      {"[^a]{65000}", "regex: is too large: it needs more than 131072 states or 1048576 edges"},
+      {"[^a]{65000}", "regex: is too large: it needs more than 65536 states or 524288 edges"},
   };
   for (const auto& [pattern, error] : cases) EXPECT_EQ(ErrorOf(Regex(pattern)), error);
   EXPECT_EQ(ErrorOf(Regex(std::string(300 << 10, 'a'))),
             "regex: has 307200 bytes, more than the 262144 accepted");
-  EXPECT_EQ(ErrorOf(Regex("(a?){1300}")),
-            "regex: is too ambiguous: it may go on in more than 1024 ways");
+  EXPECT_EQ(ErrorOf(Regex("(a?){1020}")),
+            "regex: is too ambiguous: it may go on in more than 1000 ways");
   EXPECT_EQ(ErrorOf(Regex("a\xff")), "regex: ill-formed UTF-8 at byte 1");
   EXPECT_EQ(ErrorOf(Regex(std::string(70, '(') + std::string(70, ')'))),
             "regex: position 65: the groups are nested too deep");
@@ -103,6 +103,11 @@ TEST(EbnfTest, Extensions) {
   EXPECT_TRUE(until.Matches("ababaäaab!"));
   EXPECT_FALSE(until.Matches("aab aab!"));
   EXPECT_FALSE(until.Matches("aa!"));
+  const Matcher without(Ebnf(R"(root ::= (%until "aab" "!")* %without "aab")"));
+  EXPECT_TRUE(without.Matches(""));
+  EXPECT_TRUE(without.Matches("aa ab"));
+  EXPECT_TRUE(without.Matches("x aab!aaab!b"));
+  EXPECT_FALSE(without.Matches("aaab"));
 }
 
 TEST(EbnfTest, ErrorsSayWhere) {
@@ -118,7 +123,8 @@ TEST(EbnfTest, ErrorsSayWhere) {
        "ebnf: the rule root refers to itself before any text (left recursion)"},
       {"root ::= \"a\" root", "ebnf: no text can match it"},
       {"root ::= \"a\"***", "ebnf: line 1, column 15: a count of a count needs a group"},
-      {"root ::= %lark \"a\"", "ebnf: line 1, column 16: expected %json, %special or %until"},
+      {"root ::= %lark \"a\"",
+       "ebnf: line 1, column 16: expected %json, %special, %until or %without"},
       {"root ::= %json {\"type\": \"text\"}",
        "ebnf: line 1, column 16: %json: type: must be a type's name or a list of such: null, "
        "boolean, integer, number, string, array, object"},

@@ -34,7 +34,7 @@ class StateTable {
  public:
   static constexpr int32_t kDead = -1;  // No text goes on from here.
   // More places in one state are an error of the grammar's: it is too ambiguous.
-  static constexpr size_t kMaxPlaces = 1024;
+  static constexpr size_t kMaxPlaces = 1000;
   static constexpr size_t kMaxStates = 1 << 15;
 
   // `automaton` must outlive it.

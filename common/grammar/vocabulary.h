@@ -38,6 +38,11 @@ class Vocabulary {
     const auto at = static_cast<size_t>(id);
     return id < 0 || at >= bytes_.size() ? std::string_view() : bytes_[at];
   }
+  // Whether a text may have the token; not of special tokens.
+  bool IsText(int32_t id) const {
+    const std::string_view bytes = BytesOf(id);
+    return !bytes.empty() && bytes[0] != '\xFF';
+  }
   std::span<const Node> nodes() const { return nodes_; }
   std::span<const int32_t> TokensOf(const Node& node) const {
     return std::span(tokens_).subspan(node.tokens_begin, node.tokens_count);

@@ -13,7 +13,7 @@ namespace baton {
 // are refused at join. A new version first comes with both in the range, and the old one goes a
 // release later, so that a cluster can be upgraded process by process.
 inline constexpr uint32_t kOldestProtocolVersion = 2;
-inline constexpr uint32_t kProtocolVersion = 5;
+inline constexpr uint32_t kProtocolVersion = 6;
 static_assert(kOldestProtocolVersion <= kProtocolVersion);
 // The first in which Prefill.Start reads fixed_prompt_token_ids.
 inline constexpr uint32_t kFixedPromptIdsVersion = 3;
@@ -21,6 +21,8 @@ inline constexpr uint32_t kFixedPromptIdsVersion = 3;
 inline constexpr uint32_t kActivationSumsVersion = 4;
 // The first whose stages open prompts with cached tokens.
 inline constexpr uint32_t kCachedTokensVersion = 5;
+// The first whose workers keep texts to SamplingParams.structure; older ones ignore it.
+inline constexpr uint32_t kStructureVersion = 6;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {

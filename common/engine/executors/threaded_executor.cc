@@ -142,6 +142,10 @@ void ThreadedExecutor::DrawTokens(const Step& step, StepResult& result) {
     if (draw.params->NeedsHistory()) {
       if (!draw.prompt.empty() && draw.params->NeedsPrompt()) draw.history->SetPrompt(draw.prompt);
       if (draw.position > 0) draw.history->Add(sequence.tokens[0]);
+      if (draw.params->constraint != nullptr) {
+        draw.history->Follow(*draw.params,
+                             draw.position > 0 ? std::optional(sequence.tokens[0]) : std::nullopt);
+      }
     }
     const auto logits = std::span<const float>(logits_).subspan(rows.size() * vocab, vocab);
     rows.push_back({logits, draw.params, draw.seed, draw.position, draw.history});
