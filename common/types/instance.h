@@ -23,6 +23,8 @@ inline constexpr uint32_t kActivationSumsVersion = 4;
 inline constexpr uint32_t kCachedTokensVersion = 5;
 // The first whose stages give a request more pages while it decodes, and open retracted ones.
 inline constexpr uint32_t kGrowthVersion = 6;
+// The first whose workers keep texts to SamplingParams.structure; older ones ignore it.
+inline constexpr uint32_t kStructureVersion = 6;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {

@@ -172,7 +172,8 @@ absl::Status ServeChain(const v1::Options& options, const ChunkCosts& costs,
                                                                measured.cost,
                                                                measured.rank_sweep,
                                                                std::move(connect_group),
-                                                               runtime.security()}));
+                                                               runtime.security(),
+                                                               runtime.constraints()}));
   const std::string rank =
       own.tensor_rank.alone()
           ? ""
@@ -254,7 +255,7 @@ absl::Status ServeDecode(const v1::Options& options, ConnectGroup connect_group,
   const decode::DecodeService::Parts parts{
       &runtime.executor(),      &runtime.data_plane(), &peers,
       &runtime.metrics(),       runtime.tracer(),      &announce,
-      std::move(connect_group), runtime.security()};
+      std::move(connect_group), runtime.security(),    runtime.constraints()};
   Served served;
   served.announce = &announce;
   if (runtime.tensor_rank().rank > 0) {

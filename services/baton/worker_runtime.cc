@@ -21,6 +21,7 @@
 #include "common/model/safetensors.h"
 #include "common/net/host.h"
 #include "common/rpc/convert.h"
+#include "common/tokenizer/tokenizer.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "services/baton/start_report.h"
@@ -40,6 +41,22 @@ MetricsIdentity Identity(const v1::Options& options) {
           .rank = options.tp_size() > 1 ? static_cast<int>(options.tp_rank()) : -1};
 }
 
+absl::StatusOr<Constraints::Vocabulary> LoadVocabulary(const std::string& model_path) {
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(model_path);
+  if (!tokenizer.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this worker's model directory has no tokenizer, which structured output "
+                     "needs: ",
+                     tokenizer.status().message()));
+  }
+  std::vector<grammar::VocabularyToken> tokens(static_cast<size_t>((*tokenizer)->vocab_size()));
+  for (int32_t id = 0; id < (*tokenizer)->vocab_size(); ++id) {
+    tokens[static_cast<size_t>(id)] = {std::string((*tokenizer)->TokenBytes(id)),
+                                       (*tokenizer)->IsSpecial(id)};
+  }
+  return std::make_shared<const grammar::Vocabulary>(tokens);
+}
+
 }  // namespace
 
 WorkerRuntime::WorkerRuntime(const v1::Options& options, const ModelConfig& model,
@@ -48,7 +65,8 @@ WorkerRuntime::WorkerRuntime(const v1::Options& options, const ModelConfig& mode
       model_(model),
       security_(std::move(security)),
       created_us_(NowUs()),
-      metrics_(Identity(options)) {
+      metrics_(Identity(options)),
+      constraints_([path = options.model_path()] { return LoadVocabulary(path); }) {
   instance_.set_instance_id(options.instance_id());
   instance_.set_incarnation(EntropySeed());
   max_context_tokens_ = config::ContextTokens(options, model.max_position_embeddings);

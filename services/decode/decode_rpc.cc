@@ -55,8 +55,9 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
     return InvalidField("timeout_ms", absl::StrCat("must be in [1, ", kMaxTimeoutMs, "], is ",
                                                    request.timeout_ms()));
   }
-  BATON_ASSIGN_OR_RETURN(auto sampler, TokenSampler::Create(request.sampling(), options_.eos_ids,
-                                                            options_.vocab_size));
+  BATON_ASSIGN_OR_RETURN(
+      auto sampler, TokenSampler::Create(request.sampling(), options_.eos_ids, options_.vocab_size,
+                                         options_.constraints));
   BATON_RETURN_IF_ERROR(CheckPrompt(request, sampler.params().NeedsPrompt()));
   if (request.writers_size() > kMaxWriters) {
     return InvalidField("writers", absl::StrCat(request.writers_size(), " are too many"));

@@ -26,9 +26,10 @@ class DecodeRpc final : public v1::Decode::CallbackService {
     int vocab_size = 0;
     int max_context_tokens = 0;
     std::vector<int32_t> eos_ids;
-    EventLoop* loop = nullptr;          // Stops after the gRPC server.
-    DecodeShell* shell = nullptr;       // Called on the loop only.
-    tracing::Tracer* tracer = nullptr;  // Null: no tracing.
+    Constraints* constraints = nullptr;  // Null: texts can't be constrained.
+    EventLoop* loop = nullptr;           // Stops after the gRPC server.
+    DecodeShell* shell = nullptr;        // Called on the loop only.
+    tracing::Tracer* tracer = nullptr;   // Null: no tracing.
   };
   explicit DecodeRpc(Options options) : options_(std::move(options)) {}
 

@@ -112,9 +112,10 @@ DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts)
   shell_ = std::make_unique<DecodeShell>(
       DecodeShell::Options{limits, kv_.get(), runner_.get(), ranks_.get(), parts.metrics,
                            [this](auto task) { return loop_->PostCompletion(std::move(task)); }});
-  rpc_ = std::make_unique<DecodeRpc>(DecodeRpc::Options{
-      options.self.id, limits.vocab_size, limits.max_context_tokens,
-      parts.executor->config().eos_token_ids, loop_.get(), shell_.get(), parts.tracer});
+  rpc_ = std::make_unique<DecodeRpc>(
+      DecodeRpc::Options{options.self.id, limits.vocab_size, limits.max_context_tokens,
+                         parts.executor->config().eos_token_ids, parts.constraints, loop_.get(),
+                         shell_.get(), parts.tracer});
   parts.metrics->Set(Metric::kKvPagesCapacity, limits.page_count);
 }
 

@@ -65,6 +65,7 @@ class DecodeService {
     grpc::Service* beside = nullptr;    // Served on the same port; may be null.
     ConnectGroup connect_group;         // With several ranks.
     std::shared_ptr<const rpc::ClusterSecurity> security = nullptr;  // Null: peers are not checked.
+    Constraints* constraints = nullptr;  // Null: texts can't be constrained.
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.

@@ -44,7 +44,8 @@ PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) 
   return limits;
 }
 
-PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor) {
+PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor,
+                    Constraints* constraints) {
   PlanBounds bounds;
   bounds.page_count = executor.kv().page_count;
   bounds.max_plan_tokens = RoundUp(options.max_context_tokens, executor.kv().page_size);
@@ -55,6 +56,8 @@ PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor) {
   bounds.vocab_size = executor.config().vocab_size;
   bounds.eos_token_ids = executor.config().eos_token_ids;
   bounds.embeds = options.pp_rank == 0;
+  bounds.draws = executor.last_stage() && options.tensor_rank.rank == 0;
+  bounds.constraints = constraints;
   return bounds;
 }
 
@@ -186,7 +189,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
                                         joiner_.get(), parts.metrics, std::move(trace));
 
   const links::ChainPlace place = PlaceOf(options, *parts.executor);
-  const PlanBounds bounds = BoundsOf(options, *parts.executor);
+  const PlanBounds bounds = BoundsOf(options, *parts.executor, parts.constraints);
   if (place.member() == 0) {
     chain_ = std::make_unique<ChainShell>(ChainShell::Options{
         place, LimitsOf(options, *parts.executor), bounds.page_count, options.activation_credits,

@@ -57,6 +57,7 @@ class PrefillService {
     std::optional<SweepLimits> rank_sweep;
     ConnectGroup connect_group;                                      // For stages of several ranks.
     std::shared_ptr<const rpc::ClusterSecurity> security = nullptr;  // Null: peers are not checked.
+    Constraints* constraints = nullptr;  // Null: texts can't be constrained.
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.

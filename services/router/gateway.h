@@ -47,6 +47,7 @@ struct SamplingRequest {
   std::optional<double> frequency_penalty;
   std::optional<double> repetition_penalty;
   std::vector<std::pair<int64_t, double>> logit_bias;  // Token id, bias.
+  std::optional<v1::TextStructure> structure;          // What the text must be.
 };
 
 // How tokens become text.
@@ -65,6 +66,7 @@ struct FieldNames {
   std::string prompt = "prompt";
   std::string max_tokens = "max_tokens";
   std::string top_logprobs = "top_logprobs";
+  std::string structure = "sampling.structure";
 };
 
 // What the client called; label of the request metrics.

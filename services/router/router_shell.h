@@ -27,6 +27,7 @@
 #include "services/router/router_config.h"
 #include "services/router/router_metrics.h"
 #include "services/router/session.h"
+#include "services/router/structure_check.h"
 #include "services/router/traffic_log.h"
 #include "services/router/validate.h"
 
@@ -148,6 +149,8 @@ class RouterShell : public Gateway {
   // Whether some pair would take it whose processes are here, and not all ready.
   bool FitsWhenReady(int prompt_tokens, const SessionRequest& request) const;
   int64_t OnWake(int64_t now_us);
+  // Any thread: whether the call's text can be kept to what it must be.
+  absl::Status CheckStructure(const GenerateCall& call);
   void LogTroubles(const RouterLoad& load);
   void Refresh(int64_t now_us);
 
@@ -164,6 +167,7 @@ class RouterShell : public Gateway {
   std::atomic<uint64_t> next_call_id_{1};
   std::atomic<uint64_t> next_rpc_id_{1};
   std::atomic<int64_t> last_wake_us_{0};
+  StructureCheck structures_;
 
   mutable Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -171,6 +175,8 @@ class RouterShell : public Gateway {
   int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // Submitted, and not ended.
   Readiness readiness_ ABSL_GUARDED_BY(mutex_);
   int64_t largest_request_tokens_ ABSL_GUARDED_BY(mutex_);
+  // A worker that keeps no text to a structure; empty: there is none.
+  std::string unstructured_worker_ ABSL_GUARDED_BY(mutex_);
 
   EventLoop loop_;
   // Everything below belongs to the loop's thread.

@@ -52,6 +52,7 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call, std::shared_ptr<
                                              RequestTrace& trace) {
   const int64_t arrival_us = NowUs();
   BATON_RETURN_IF_ERROR(CheckCall(call, limits_));
+  BATON_RETURN_IF_ERROR(CheckStructure(call));
   BATON_RETURN_IF_ERROR(TakeSlot());
   absl::StatusOr<SessionRequest> request = Prepare(std::move(call), arrival_us);
   if (!request.ok()) {
@@ -86,6 +87,18 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call, std::shared_ptr<
                    "router", "");
   }
   return submitted;
+}
+
+absl::Status RouterShell::CheckStructure(const GenerateCall& call) {
+  if (!call.sampling.structure.has_value()) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(structures_.Check(*call.sampling.structure, call.names.structure));
+  MutexLock lock(&mutex_);
+  if (unstructured_worker_.empty()) return absl::OkStatus();
+  return WithLeg(
+      absl::UnavailableError(absl::StrCat(
+          "structured output needs workers of protocol version ", kStructureVersion, ", and ",
+          unstructured_worker_, " is of an older one; try again when it has been upgraded")),
+      "router", unstructured_worker_);
 }
 
 absl::Status RouterShell::TakeSlot() {

@@ -342,6 +342,7 @@ v1::SamplingParams ResolveSampling(const SamplingRequest& sampling, int prompt_t
   params.set_repetition_penalty(std::max(
       static_cast<float>(either(sampling.repetition_penalty, defaults.repetition_penalty, 1.0)),
       std::numeric_limits<float>::min()));
+  if (sampling.structure.has_value()) *params.mutable_structure() = *sampling.structure;
   for (const auto& [id, bias] : sampling.logit_bias) {
     v1::LogitBias& entry = *params.add_logit_bias();
     entry.set_token_id(static_cast<int32_t>(id));

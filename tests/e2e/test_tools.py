@@ -61,8 +61,8 @@ def test_a_prompt_that_opens_reasoning_has_it_told(agent_cluster):
 
 
 def test_what_cannot_be_done_is_refused(agent_cluster):
-    for field, body in (("tool_choice", {"tool_choice": "required"}),
-                        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "get"}}}),
+    for field, body in (("tool_choice", {"tool_choice": "always"}),
+                        ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "set"}}}),
                         ("tools[0].function.name", {"tools": [{"function": {"name": "a b"}}]})):
         status, answer = chat(agent_cluster, **{"messages": TURNS[:1], "tools": [TOOL], **body})
         assert status == 400 and answer["error"]["param"] == field, answer

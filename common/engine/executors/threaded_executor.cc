@@ -146,8 +146,14 @@ void ThreadedExecutor::DrawTokens(const Step& step, StepResult& result) {
     const Draw& draw = *sequence.draw;
     if (draw.params->NeedsHistory()) {
       if (!draw.prompt.empty() && draw.params->NeedsPrompt()) draw.history->SetPrompt(draw.prompt);
-      for (const int32_t token : draw.resumed) draw.history->Add(token);
-      if (draw.position > 0 && draw.resumed.empty()) draw.history->Add(sequence.tokens[0]);
+      std::span<const int32_t> added = draw.resumed;
+      if (draw.position > 0 && added.empty()) added = sequence.tokens.first(1);
+      const bool constrained = draw.params->constraint != nullptr;
+      if (constrained && added.empty()) draw.history->Follow(*draw.params, std::nullopt);
+      for (const int32_t token : added) {
+        draw.history->Add(token);
+        if (constrained) draw.history->Follow(*draw.params, token);
+      }
     }
     const auto logits = std::span<const float>(logits_).subspan(rows.size() * vocab, vocab);
     rows.push_back({logits, draw.params, draw.seed, draw.position, draw.history});

@@ -101,25 +101,65 @@ int32_t Sampler::FirstOf(std::span<const float> logits, float max) const {
 }
 
 // The logits to draw from, changed by bias, penalties and masks.
-std::span<const float> Sampler::Adjust(const Row& row) {
+absl::StatusOr<std::span<const float>> Sampler::Adjust(const Row& row) {
   const SamplingParams& params = *row.params;
   std::copy(row.logits.begin(), row.logits.end(), adjusted_.begin());
   for (const auto& [token, bias] : params.logit_bias) adjusted_[static_cast<size_t>(token)] += bias;
-  if (params.NeedsHistory()) {
-    BATON_CHECK(row.history != nullptr) << "penalties without a history";
+  BATON_CHECK(row.history != nullptr || !params.NeedsHistory()) << "a draw without its history";
+  if (params.HasPenalties()) {
     Penalise(params, *row.history, adjusted_);
   }
   for (float& logit : adjusted_) logit = std::clamp(logit, -kMaxLogit, kMaxLogit);
-  if (Masks(params, row.position)) {
-    const auto mask = [&](const std::vector<int32_t>& ids) {
-      for (const int32_t id : ids) {
-        adjusted_[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
-      }
-    };
-    mask(params.stop_token_ids);
-    if (!params.ignore_eos) mask(params.eos_token_ids);
+  if (params.constraint != nullptr) {
+    BATON_RETURN_IF_ERROR(Constrain(row));
+  } else if (Masks(params, row.position)) {
+    ForbidEnds(params);
   }
   return adjusted_;
+}
+
+void Sampler::Forbid(int32_t token) {
+  adjusted_[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
+}
+
+void Sampler::ForbidEnds(const SamplingParams& params) {
+  for (const int32_t id : params.stop_token_ids) Forbid(id);
+  if (params.ignore_eos) return;
+  for (const int32_t id : params.eos_token_ids) Forbid(id);
+}
+
+absl::Status Sampler::Constrain(const Row& row) {
+  const SamplingParams& params = *row.params;
+  absl::StatusOr<std::shared_ptr<const grammar::TokenMask>> found = row.history->NextMask();
+  if (!found.ok()) return Annotate(found.status(), "structured output");
+  const grammar::TokenMask& mask = **found;
+  std::vector<std::pair<int32_t, float>> ends;
+  const auto add = [&](int32_t id) { ends.emplace_back(id, adjusted_[static_cast<size_t>(id)]); };
+  for (const int32_t id : params.stop_token_ids) {
+    if (row.history->constraint()->vocabulary().IsText(id)) continue;
+    add(id);
+  }
+  // Where nothing else could end it, text that must end is filled up with what shows nothing.
+  if (!params.ignore_eos || ends.empty()) {
+    for (const int32_t id : params.eos_token_ids) add(id);
+  }
+  for (size_t word = 0; word * 64 < adjusted_.size(); ++word) {
+    const uint64_t allowed = word < mask.words.size() ? mask.words[word] : 0;
+    if (allowed == ~uint64_t{0}) continue;
+    const size_t end = std::min(adjusted_.size(), word * 64 + 64);
+    for (size_t i = word * 64; i < end; ++i) {
+      if ((allowed >> (i % 64) & 1) == 0) Forbid(static_cast<int32_t>(i));
+    }
+  }
+  for (const int32_t id : params.eos_token_ids) Forbid(id);
+  if (Masks(params, row.position)) ForbidEnds(params);
+  // min_tokens does not keep a text from its end when there is nothing else: such ends don't stop
+  // it, and show nothing.
+  if (mask.ends && (!mask.any || !Masks(params, row.position))) {
+    for (const auto& [id, logit] : ends) adjusted_[static_cast<size_t>(id)] = logit;
+  }
+  if (mask.any || mask.ends) return absl::OkStatus();
+  return absl::InternalError("structured output: no token of the vocabulary continues the text");
 }
 
 int32_t Sampler::Draw(std::span<const float> logits, float max, const Row& row) {
@@ -153,7 +193,7 @@ absl::StatusOr<SampledToken> Sampler::Sample(const Row& row) {
   const float model_max = max;
   std::span<const float> logits = row.logits;
   if (ChangesLogits(params, row.position)) {
-    logits = Adjust(row);
+    BATON_ASSIGN_OR_RETURN(logits, Adjust(row));
     Scan(logits, max);
     if (!std::isfinite(max)) return absl::InternalError("no token is left to draw");
   }

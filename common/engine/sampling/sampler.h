@@ -33,7 +33,7 @@ class Sampler {
     const SamplingParams* params = nullptr;
     uint64_t seed = 0;
     int position = 0;
-    const TokenHistory* history = nullptr;
+    TokenHistory* history = nullptr;
   };
 
   // `logprob` and `top` of the result, if asked for, are those of the model's own distribution:
@@ -52,7 +52,12 @@ class Sampler {
   absl::StatusOr<float> FindMax(std::span<const float> logits);
   // The first token whose logit is `max`.
   int32_t FirstOf(std::span<const float> logits, float max) const;
-  std::span<const float> Adjust(const Row& row);
+  absl::StatusOr<std::span<const float>> Adjust(const Row& row);
+  // Leaves what the text may go on with. The text's end is what ends it: end-of-sequence tokens
+  // and ids to stop at that are no text.
+  absl::Status Constrain(const Row& row);
+  void Forbid(int32_t token);
+  void ForbidEnds(const SamplingParams& params);
   int32_t Draw(std::span<const float> logits, float max, const Row& row);
   void AddLogprobs(std::span<const float> logits, float max, int top, SampledToken& token);
 

@@ -23,13 +23,13 @@ const std::vector<float> kLogits = {std::log(0.15f), std::log(0.5f), std::log(0.
 
 absl::StatusOr<SampledToken> Sample(const std::vector<float>& logits, const SamplingParams& params,
                                     uint64_t seed, int position,
-                                    const TokenHistory* history = nullptr) {
+                                    TokenHistory* history = nullptr) {
   return Sampler(static_cast<int>(logits.size()))
       .Sample({logits, &params, seed, position, history});
 }
 
 int32_t Token(const std::vector<float>& logits, const SamplingParams& params, uint64_t seed,
-              int position, const TokenHistory* history = nullptr) {
+              int position, TokenHistory* history = nullptr) {
   const auto sampled = Sample(logits, params, seed, position, history);
   EXPECT_TRUE(sampled.ok()) << sampled.status();
   return sampled->token;

@@ -105,6 +105,33 @@ void TokenHistory::SetPrompt(std::span<const int32_t> tokens) {
   prompt_.shrink_to_fit();
 }
 
+void TokenHistory::Follow(const SamplingParams& params, std::optional<int32_t> token) {
+  if (constraint_ == nullptr && text_status_.ok()) {
+    PendingConstraint::Result constraint = params.constraint->Await();
+    text_status_ = constraint.status();
+    if (!constraint.ok()) return;
+    constraint_ = *std::move(constraint);
+    text_ = constraint_->Begin();
+  }
+  if (!token.has_value() || !text_status_.ok() || text_ended_) return;
+  const bool ends = EndsGeneration(params, *token) || Contains(params.eos_token_ids, *token);
+  const absl::Status status = constraint_->Append(text_, *token);
+  if (status.ok()) return;
+  if (ends && constraint_->CanEnd(text_)) {
+    text_ended_ = true;
+  } else {
+    text_status_ = status;
+  }
+}
+
+absl::StatusOr<std::shared_ptr<const grammar::TokenMask>> TokenHistory::NextMask() {
+  BATON_RETURN_IF_ERROR(text_status_);
+  if (!text_ended_) return constraint_->MaskOf(text_);
+  auto ended = std::make_shared<grammar::TokenMask>();
+  ended->ends = true;
+  return ended;
+}
+
 bool TokenHistory::InPrompt(int32_t token) const {
   return std::binary_search(prompt_.begin(), prompt_.end(), token);
 }

@@ -4,12 +4,17 @@
 #define COMMON_ENGINE_SAMPLING_SAMPLING_PARAMS_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/engine/sampling/constraints.h"
+#include "common/grammar/constraint.h"
 
 namespace baton {
 
@@ -38,8 +43,12 @@ struct SamplingParams {
   bool logprobs = false;  // Report the drawn token's log-probability.
   int top_logprobs = 0;   // How many of the most probable tokens to report too; needs logprobs.
 
+  // What the text must be; null: anything.
+  std::shared_ptr<const PendingConstraint> constraint;
+
   // Whether the draw depends on earlier tokens, and whether on those of the prompt.
-  bool NeedsHistory() const {
+  bool NeedsHistory() const { return constraint != nullptr || HasPenalties(); }
+  bool HasPenalties() const {
     return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0;
   }
   bool NeedsPrompt() const { return repetition_penalty != 1; }
@@ -51,13 +60,22 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab_size
 // Whether drawing `token` ends the request.
 bool EndsGeneration(const SamplingParams& params, int32_t token);
 
-// The tokens of one request that penalties look at. One thread.
+// The tokens of one request that penalties look at, and where its text stands in what it must be.
+// One thread at a time.
 class TokenHistory {
  public:
   // The prompt's tokens, in any order; only repetition_penalty uses them.
   void SetPrompt(std::span<const int32_t> tokens);
   // The next token of the continuation.
   void Add(int32_t token) { ++counts_[token]; }
+
+  // The first call comes before the first token, or with the text's first token. `token`: the
+  // text's next one; nullopt: there is none yet.
+  void Follow(const SamplingParams& params, std::optional<int32_t> token);
+  // What may come next. FAILED_PRECONDITION, or as grammar::Constraint::MaskOf, if that can't be
+  // told.
+  absl::StatusOr<std::shared_ptr<const grammar::TokenMask>> NextMask();
+  const grammar::Constraint* constraint() const { return constraint_.get(); }
 
   // Distinct tokens of the prompt, ascending.
   const std::vector<int32_t>& prompt() const { return prompt_; }
@@ -68,6 +86,10 @@ class TokenHistory {
  private:
   std::vector<int32_t> prompt_;
   std::unordered_map<int32_t, int> counts_;
+  std::shared_ptr<const grammar::Constraint> constraint_;
+  grammar::TextState text_;
+  bool text_ended_ = false;  // Tokens of its end have been drawn.
+  absl::Status text_status_;
 };
 
 // How the token after a sequence's last one is drawn.

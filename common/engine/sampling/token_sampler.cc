@@ -53,7 +53,7 @@ absl::Status CheckCounts(const v1::SamplingParams& sampling) {
 
 absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& sampling,
                                                   const std::vector<int32_t>& eos_ids,
-                                                  int vocab_size) {
+                                                  int vocab_size, Constraints* constraints) {
   BATON_RETURN_IF_ERROR(CheckCounts(sampling));
   TokenSampler sampler;
   sampler.seed_ = sampling.seed();
@@ -84,7 +84,28 @@ absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& samp
         field.c_str(),
         std::string(status.message().substr(std::min(status.message().size(), field.size() + 2))));
   }
+  if (!sampling.has_structure()) return sampler;
+  if (constraints == nullptr) {
+    return Invalid("structure", "this worker does not know the vocabulary's texts");
+  }
+  if (eos_ids.empty() && params.stop_token_ids.empty()) {
+    return Invalid("structure", "the model names no token that ends a text");
+  }
+  absl::StatusOr<std::shared_ptr<const PendingConstraint>> constraint =
+      constraints->Find(sampling.structure());
+  if (absl::IsInvalidArgument(constraint.status())) {
+    return Invalid("structure", std::string(constraint.status().message()));
+  }
+  BATON_RETURN_IF_ERROR(constraint.status());
+  params.constraint = *std::move(constraint);
   return sampler;
+}
+
+absl::StatusOr<TokenSampler> TokenSampler::CreateSilent(v1::SamplingParams sampling,
+                                                        const std::vector<int32_t>& eos_ids,
+                                                        int vocab_size) {
+  sampling.clear_structure();
+  return Create(sampling, eos_ids, vocab_size);
 }
 
 absl::Status TokenSampler::CheckPromptLogprobs(int prompt_tokens) const {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/engine/sampling/constraints.h"
 #include "common/engine/sampling/sampling_params.h"
 #include "common/types/limits.h"
 #include "common/types/sampled_token.h"
@@ -23,9 +24,15 @@ class TokenSampler {
  public:
   // Checks everything that the contract promises: the router is a peer, and peers are not trusted.
   // The router must have set seed and max_tokens. `eos_ids` are the model's. INVALID_ARGUMENT names
-  // the field ("sampling.top_p").
+  // the field ("sampling.top_p"). `constraints` compiles what the text must be; without it, which
+  // is refused.
   static absl::StatusOr<TokenSampler> Create(const v1::SamplingParams& sampling,
-                                             const std::vector<int32_t>& eos_ids, int vocab_size);
+                                             const std::vector<int32_t>& eos_ids, int vocab_size,
+                                             Constraints* constraints = nullptr);
+  // The same on a process that draws nothing: it needs no constraint.
+  static absl::StatusOr<TokenSampler> CreateSilent(v1::SamplingParams sampling,
+                                                   const std::vector<int32_t>& eos_ids,
+                                                   int vocab_size);
 
   // The draw of the token with index `generated` in the continuation: the last prefill stage draws
   // 0, decode draws from 1 on. `history` holds the prompt and the generated tokens as far as

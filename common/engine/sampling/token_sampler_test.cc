@@ -38,6 +38,89 @@ int32_t Draw(const TokenSampler& sampler, const std::vector<float>& logits, int 
   return token->token;
 }
 
+// Tokens: a, b, ab, the end, and one more of the model's.
+Constraints::Vocabulary Letters() {
+  return std::make_shared<const grammar::Vocabulary>(std::vector<grammar::VocabularyToken>{
+      {"a", false}, {"b", false}, {"ab", false}, {"<end>", true}});
+}
+
+// What is drawn greedily, by those who see the tokens from index `from` on alone.
+std::vector<int32_t> Text(v1::SamplingParams sampling, const std::vector<float>& logits,
+                          size_t count, size_t from = 0) {
+  Constraints constraints([] { return Letters(); });
+  sampling.set_temperature(0);
+  const auto sampler = TokenSampler::Create(sampling, {3}, 5, &constraints);
+  EXPECT_TRUE(sampler.ok()) << sampler.status();
+  std::vector<int32_t> tokens;
+  TokenHistory histories[2];
+  for (size_t i = 0; i < count; ++i) {
+    // The last prefill stage draws the first token, and another process the others.
+    TokenHistory& history = histories[i < from ? 0 : 1];
+    history.Follow(sampler->params(), i == 0 ? std::nullopt : std::optional(tokens.back()));
+    const auto draw = sampler->DrawOf(static_cast<int>(i), &history);
+    const auto token = Sampler(5).Sample({logits, draw.params, draw.seed, draw.position, &history});
+    if (!token.ok()) {
+      EXPECT_EQ(token.status().message(), "");
+      break;
+    }
+    tokens.push_back(token->token);
+  }
+  return tokens;
+}
+
+TEST(TokenSamplerTest, TextsAreKeptToTheirStructure) {
+  const std::vector<float> likes_end = {1, 2, 0, 9, 10};
+  const std::vector<float> likes_a = {3, 2, 0, 1, 10};
+  v1::SamplingParams sampling = Complete();
+  sampling.mutable_structure()->set_regex("a(b|ab)");
+  EXPECT_EQ(Text(sampling, likes_end, 3), (std::vector<int32_t>{0, 1, 3}));
+  EXPECT_EQ(Text(sampling, likes_a, 4), (std::vector<int32_t>{0, 0, 1, 3}));
+  EXPECT_EQ(Text(sampling, likes_a, 4, 1), (std::vector<int32_t>{0, 0, 1, 3}));
+  EXPECT_EQ(Text(sampling, {0, 0, 9, 0, 0}, 2), (std::vector<int32_t>{2, 3}));
+  // The end comes when the text may end, and no sooner.
+  sampling.mutable_structure()->set_regex("a*");
+  EXPECT_EQ(Text(sampling, likes_end, 1), std::vector<int32_t>{3});
+  sampling.set_min_tokens(2);
+  EXPECT_EQ(Text(sampling, likes_end, 3), (std::vector<int32_t>{0, 0, 3}));
+  // What must end does, whatever else is asked for.
+  sampling.mutable_structure()->set_regex("b");
+  EXPECT_EQ(Text(sampling, likes_a, 3), (std::vector<int32_t>{1, 3, 3}));
+  sampling.set_min_tokens(0);
+  sampling.set_ignore_eos(true);
+  EXPECT_EQ(Text(sampling, likes_a, 3), (std::vector<int32_t>{1, 3, 3}));
+  v1::LogitBias& bias = *sampling.add_logit_bias();
+  bias.set_token_id(0);
+  bias.set_bias(100);
+  EXPECT_EQ(Text(sampling, likes_a, 2), (std::vector<int32_t>{1, 3}));
+}
+
+TEST(TokenSamplerTest, StructuresThatCannotBeKeptTo) {
+  Constraints constraints([] { return Letters(); });
+  v1::SamplingParams sampling = Complete();
+  sampling.mutable_structure()->set_regex("a");
+  EXPECT_EQ(FieldOf(TokenSampler::Create(sampling, {3}, 5).status()), "sampling.structure");
+  EXPECT_EQ(FieldOf(TokenSampler::Create(sampling, {}, 5, &constraints).status()),
+            "sampling.structure");
+  EXPECT_FALSE(TokenSampler::CreateSilent(sampling, {}, 5)->params().NeedsHistory());
+  sampling.mutable_structure()->clear_kind();
+  EXPECT_EQ(FieldOf(TokenSampler::Create(sampling, {3}, 5, &constraints).status()),
+            "sampling.structure");
+  // What is malformed fails the draw, and so does a model without a vocabulary.
+  sampling.mutable_structure()->set_regex("(");
+  Constraints nothing([]() -> absl::StatusOr<Constraints::Vocabulary> {
+    return absl::FailedPreconditionError("no tokenizer");
+  });
+  for (Constraints* of : {&constraints, &nothing}) {
+    const auto sampler = TokenSampler::Create(sampling, {3}, 5, of);
+    ASSERT_TRUE(sampler.ok()) << sampler.status();
+    TokenHistory history;
+    history.Follow(sampler->params(), std::nullopt);
+    const auto draw = sampler->DrawOf(0, &history);
+    const std::vector<float> logits(5);
+    EXPECT_FALSE(Sampler(5).Sample({logits, draw.params, draw.seed, 0, &history}).ok());
+  }
+}
+
 TEST(TokenSamplerTest, ZeroTemperatureIsGreedy) {
   v1::SamplingParams sampling = Complete();
   sampling.set_temperature(0);

@@ -37,9 +37,7 @@ absl::StatusOr<Ticket> TicketFromProto(const v1::Ticket& proto, const PlanBounds
 absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
                                                   const PlanBounds& bounds, const PlanOpen& open,
                                                   const std::string& field) {
-  BATON_ASSIGN_OR_RETURN(
-      TokenSampler sampler,
-      TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
+  BATON_ASSIGN_OR_RETURN(TokenSampler sampler, bounds.SamplerOf(proto.sampling()));
   const std::string ids = field + ".prompt_token_ids";
   BATON_RETURN_IF_ERROR(CheckIds(proto.prompt_token_ids(), bounds, ids));
   PromptContext context{{proto.prompt_token_ids().begin(), proto.prompt_token_ids().end()},
@@ -117,9 +115,7 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
   const TokenIds& ids = rpc::PromptIds(proto);
   BATON_RETURN_IF_ERROR(InRange(ids.size(), 1, bounds.max_context_tokens, "prompt_token_ids"));
   BATON_RETURN_IF_ERROR(CheckIds(ids, bounds, "prompt_token_ids"));
-  BATON_ASSIGN_OR_RETURN(
-      TokenSampler sampler,
-      TokenSampler::Create(proto.sampling(), bounds.eos_token_ids, bounds.vocab_size));
+  BATON_ASSIGN_OR_RETURN(TokenSampler sampler, bounds.SamplerOf(proto.sampling()));
   BATON_RETURN_IF_ERROR(sampler.CheckPromptLogprobs(ids.size()));
   if (proto.has_ticket()) {
     BATON_ASSIGN_OR_RETURN(start.ticket, TicketFromProto(proto.ticket(), bounds, "ticket"));

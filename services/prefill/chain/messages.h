@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/engine/sampling/token_sampler.h"
 #include "common/types/limits.h"
 #include "common/types/ticket.h"
 #include "proto/baton/v1/prefill.pb.h"
@@ -29,9 +30,16 @@ struct PlanBounds {
   int max_context_tokens = 0;
   int vocab_size = 0;
   std::vector<int32_t> eos_token_ids;
-  int kv_heads = 1;      // The model's.
-  int tensor_ranks = 1;  // Ranks in each stage.
-  bool embeds = false;   // A rank of stage 0: needs every prompt's tokens.
+  int kv_heads = 1;                    // The model's.
+  int tensor_ranks = 1;                // Ranks in each stage.
+  bool embeds = false;                 // A rank of stage 0: needs every prompt's tokens.
+  bool draws = true;                   // Draws tokens: the last stage's rank 0.
+  Constraints* constraints = nullptr;  // For what draws; null: texts can't be constrained.
+
+  absl::StatusOr<TokenSampler> SamplerOf(const v1::SamplingParams& sampling) const {
+    return draws ? TokenSampler::Create(sampling, eos_token_ids, vocab_size, constraints)
+                 : TokenSampler::CreateSilent(sampling, eos_token_ids, vocab_size);
+  }
 };
 
 struct Start {

@@ -32,6 +32,7 @@ SamplingRequest SamplingFromProto(const v1::SamplingParams& proto) {
   if (proto.has_presence_penalty()) sampling.presence_penalty = proto.presence_penalty();
   if (proto.has_frequency_penalty()) sampling.frequency_penalty = proto.frequency_penalty();
   if (proto.has_repetition_penalty()) sampling.repetition_penalty = proto.repetition_penalty();
+  if (proto.has_structure()) sampling.structure = proto.structure();
   for (const v1::LogitBias& entry : proto.logit_bias()) {
     sampling.logit_bias.emplace_back(entry.token_id(), entry.bias());
   }

@@ -2,6 +2,7 @@
 #include <initializer_list>
 
 #include "services/router/http/request_fields.h"
+#include "services/router/http/request_structure.h"
 
 namespace baton::router {
 namespace {
@@ -15,8 +16,6 @@ List Join(std::initializer_list<List> lists) {
   for (const List& list : lists) all.insert(all.end(), list.begin(), list.end());
   return all;
 }
-
-constexpr char kNoGuidance[] = "output cannot be constrained to a grammar yet; leave it out";
 
 // What chooses tokens, in every spelling: read by ReadSampling.
 const Names& SamplingNames() {
@@ -67,6 +66,7 @@ const Names& OpenAiNames() {
 // Hints, bookkeeping, and switches of things that these models do not have.
 const Names& HarmlessNames() {
   static const auto* names = new Names{"user",
+                                       "guided_decoding_backend",
                                        "metadata",
                                        "safety_identifier",
                                        "prompt_cache_key",
@@ -86,17 +86,8 @@ const Names& HarmlessNames() {
 
 const Unsupported& UnsupportedSampling() {
   static const auto* fields = new Unsupported{
-      {"guided_json", {}, kNoGuidance},
-      {"guided_regex", {}, kNoGuidance},
-      {"guided_choice", {}, kNoGuidance},
-      {"guided_grammar", {}, kNoGuidance},
-      {"guided_decoding_backend", {}, kNoGuidance},
-      {"guided_whitespace_pattern", {}, kNoGuidance},
-      {"structured_outputs", {}, kNoGuidance},
-      {"structural_tag", {}, kNoGuidance},
-      {"json_schema", {}, kNoGuidance},
-      {"regex", {}, kNoGuidance},
-      {"ebnf", {}, kNoGuidance},
+      {"guided_whitespace_pattern", {}, "white space stands where docs/http.md says"},
+      {"structural_tag", {}, "use guided_grammar"},
       {"stop_regex", {}, "use stop or stop_token_ids"},
       {"use_beam_search", {false}, "use best_of"},
       {"length_penalty", {1}, ""},
@@ -131,20 +122,14 @@ const Unsupported& UnsupportedServing() {
   return *fields;
 }
 
-const Unsupported& UnsupportedFormat() {
-  static const auto* fields = new Unsupported{
-      {"response_format", {Json{{"type", "text"}}}, ""},
-  };
-  return *fields;
-}
-
 }  // namespace
 
 const FieldTable& CompletionFields() {
   static const auto* table = new FieldTable{
-      "/v1/completions", Join({SamplingNames(), OpenAiNames(), Names{"prompt", "best_of", "echo"}}),
+      "/v1/completions",
+      Join({SamplingNames(), StructureNames(), OpenAiNames(), Names{"prompt", "best_of", "echo"}}),
       HarmlessNames(),
-      Join({UnsupportedSampling(), UnsupportedServing(), UnsupportedFormat(),
+      Join({UnsupportedSampling(), UnsupportedServing(),
             Unsupported{{"suffix",
                          {""},
                          "the models served here continue a text, they do not fill "
@@ -158,12 +143,12 @@ const FieldTable& CompletionFields() {
 const FieldTable& ChatFields() {
   static const auto* table = new FieldTable{
       "/v1/chat/completions",
-      Join({SamplingNames(), OpenAiNames(),
+      Join({SamplingNames(), StructureNames(), OpenAiNames(),
             Names{"messages", "top_logprobs", "add_generation_prompt", "continue_final_message",
                   "chat_template_kwargs", "tools", "tool_choice", "parallel_tool_calls",
                   "reasoning_effort", "separate_reasoning", "include_reasoning"}}),
       HarmlessNames(),
-      Join({UnsupportedSampling(), UnsupportedServing(), UnsupportedFormat(),
+      Join({UnsupportedSampling(), UnsupportedServing(),
             Unsupported{{"best_of", {1}, "use /v1/completions"},
                         {"echo", {false}, "use /v1/completions"},
                         {"suffix", {""}, ""},
@@ -237,10 +222,11 @@ const FieldTable& GenerateFields() {
 }
 
 const FieldTable& SamplingParamsFields() {
-  static const auto* table = new FieldTable{"sampling_params",
-                                            SamplingNames(),
-                                            {"spaces_between_special_tokens", "stream_interval"},
-                                            UnsupportedSampling()};
+  static const auto* table = new FieldTable{
+      "sampling_params",
+      Join({SamplingNames(), StructureNames()}),
+      {"guided_decoding_backend", "spaces_between_special_tokens", "stream_interval"},
+      UnsupportedSampling()};
   return *table;
 }
 

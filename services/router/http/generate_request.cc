@@ -9,6 +9,7 @@
 #include "services/router/http/openai_answer.h"
 #include "services/router/http/request_prompt.h"
 #include "services/router/http/request_sampling.h"
+#include "services/router/http/request_structure.h"
 
 namespace baton::router {
 namespace {
@@ -66,6 +67,7 @@ absl::Status ReadParams(const Fields& fields, UnknownFields unknown, const Gener
     GenerateCall call = common;
     BATON_RETURN_IF_ERROR(CheckFields(sampling, SamplingParamsFields(), unknown, call.warnings));
     BATON_RETURN_IF_ERROR(ReadSampling(sampling, call));
+    BATON_RETURN_IF_ERROR(ReadStructure("", sampling, call));
     BATON_ASSIGN_OR_RETURN(const int64_t n, ReadCount(sampling, "n", 1));
     if (i > 0 && n != body.n) {
       return InvalidField("sampling_params.n", "must be the same for all prompts");

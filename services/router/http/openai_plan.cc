@@ -99,6 +99,7 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
   chat::OutputOptions parsing;
   if (IsChat(request.call.endpoint)) {
     BATON_ASSIGN_OR_RETURN(parsing, ParsingOf(gateway, request));
+    BATON_RETURN_IF_ERROR(ApplyCallRules(request.call_rules, parsing.tools, request.call));
   }
   const bool reasons = parsing.reasoning != chat::ReasoningFormat::kNone;
   const bool shown = request.echo || request.return_token_ids || request.continuous_usage ||
@@ -116,6 +117,7 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
         BATON_ASSIGN_OR_RETURN(parsing.starts_in_reasoning,
                                EndsInReasoning(gateway, parsing.reasoning, call.prompt, entry.ids));
       }
+      AllowReasoning(parsing.reasoning, parsing.starts_in_reasoning, call);
       if (request.echo) BATON_RETURN_IF_ERROR(FillEcho(gateway, call.prompt, entry));
       call.prompt = TokenIdsPrompt(entry.ids.begin(), entry.ids.end());
     }

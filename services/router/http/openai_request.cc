@@ -118,10 +118,11 @@ absl::Status ReadAnswer(const Fields& fields, OpenAiRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status ReadChatOutput(const Fields& fields, OpenAiRequest& request) {
+absl::Status ReadChatOutput(std::string_view body, const Fields& fields, OpenAiRequest& request) {
   request.offered = ReadOfferedTools(fields);
   BATON_ASSIGN_OR_RETURN(const auto parallel, fields.Bool("parallel_tool_calls"));
   request.parallel_calls = parallel.value_or(true);
+  BATON_ASSIGN_OR_RETURN(request.call_rules, ReadCallRules(body, fields, request.parallel_calls));
   BATON_ASSIGN_OR_RETURN(const auto separate, fields.Bool("separate_reasoning"));
   request.separate_reasoning = separate.value_or(true);
   BATON_ASSIGN_OR_RETURN(const auto include, fields.Bool("include_reasoning"));
@@ -140,7 +141,7 @@ absl::Status ReadPrompt(Endpoint endpoint, std::string_view body, const Fields& 
   BATON_ASSIGN_OR_RETURN(ChatPrompt chat,
                          ReadMessages(body, fields, unknown, request.call.warnings));
   request.prompts.emplace_back(std::move(chat));
-  return ReadChatOutput(fields, request);
+  return ReadChatOutput(body, fields, request);
 }
 
 }  // namespace
@@ -159,6 +160,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, std::string_
   call.model = model.value_or("");
   BATON_RETURN_IF_ERROR(ReadPrompt(endpoint, body, fields, unknown, request));
   BATON_RETURN_IF_ERROR(ReadSampling(fields, call));
+  BATON_RETURN_IF_ERROR(ReadStructure(body, fields, call));
   BATON_RETURN_IF_ERROR(ReadLogprobs(endpoint, fields, request));
   BATON_RETURN_IF_ERROR(ReadStreaming(fields, unknown, request));
   BATON_RETURN_IF_ERROR(ReadChoices(endpoint, fields, request));

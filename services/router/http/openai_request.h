@@ -12,6 +12,7 @@
 #include "common/tokenizer/chat/output/tool_call.h"
 #include "services/router/gateway.h"
 #include "services/router/http/request_fields.h"
+#include "services/router/http/request_structure.h"
 
 namespace baton::router {
 
@@ -32,6 +33,7 @@ struct OpenAiRequest {
   // In chats:
   chat::OfferedTools offered;      // What the model may call.
   bool parallel_calls = true;      // More than one of them.
+  CallRules call_rules;            // What they ask of the text.
   bool separate_reasoning = true;  // Reasoning is no content,
   bool include_reasoning = true;   // and is told.
 };

@@ -231,7 +231,13 @@ TEST_F(OpenAiRequestTest, RefusesWithTheFieldNamed) {
       {R"({"prompt":"a","logit_bias":{"x":2}})", "logit_bias"},
       {R"({"prompt":"a","logit_bias":{"1":"2"}})", "logit_bias"},
       {R"({"prompt":"a","suffix":"b"})", "suffix"},
-      {R"({"prompt":"a","guided_choice":["a"]})", "guided_choice"},
+      {R"({"prompt":"a","guided_choice":"a"})", "guided_choice"},
+      {R"({"prompt":"a","guided_json":3})", "guided_json"},
+      {R"({"prompt":"a","guided_regex":"a","ebnf":"b"})", "ebnf"},
+      {R"({"prompt":"a","response_format":{"type":"xml"}})", "response_format.type"},
+      {R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":{"name":"x"}}})",
+       "response_format.json_schema.schema"},
+      {R"({"prompt":"a","structured_outputs":{"tag":"x"}})", "structured_outputs.tag"},
       {R"({"prompt":"a","stop_regex":"a+"})", "stop_regex"},
       {R"({"prompt":"a","lora_path":"x"})", "lora_path"},
       {R"({"prompt":"a","prompt_logprobs":-1})", "prompt_logprobs"},
@@ -249,6 +255,37 @@ TEST_F(OpenAiRequestTest, RefusesWithTheFieldNamed) {
   }
   EXPECT_EQ(gateway_.refused, static_cast<int>(bodies.size()));
   EXPECT_TRUE(gateway_.calls.empty());
+}
+
+TEST_F(OpenAiRequestTest, SaysWhatTheTextMustBe) {
+  const auto asked = [&](const Json& more) {
+    Json body = more;
+    body["prompt"] = "a";
+    Post("/v1/completions", body);
+    return gateway_.calls.back().sampling.structure.value_or(v1::TextStructure());
+  };
+  const auto asked_text = [&](const std::string& body) {
+    Send("POST", "/v1/completions", body);
+    return gateway_.calls.back().sampling.structure.value_or(v1::TextStructure());
+  };
+  EXPECT_EQ(asked({{"response_format", {{"type", "text"}}}}).kind_case(),
+            v1::TextStructure::KIND_NOT_SET);
+  EXPECT_EQ(asked({{"response_format", {{"type", "json_object"}}}}).json_schema(),
+            R"({"type": "object"})");
+  // In the order in which the client wrote it.
+  EXPECT_EQ(asked_text(R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":)"
+                       R"({"name":"n","strict":true,"schema":{"z":1,"a":[2]}}}})")
+                .json_schema(),
+            R"({"z": 1, "a": [2]})");
+  EXPECT_EQ(asked_text(R"({"prompt":"a","guided_json":{"z":1,"a":2}})").json_schema(),
+            R"({"z": 1, "a": 2})");
+  EXPECT_EQ(asked({{"json_schema", "{}"}}).json_schema(), "{}");
+  EXPECT_EQ(asked({{"guided_regex", "a+"}}).regex(), "a+");
+  EXPECT_EQ(asked({{"regex", "b"}}).regex(), "b");
+  EXPECT_EQ(asked({{"guided_grammar", "x"}}).ebnf(), "x");
+  EXPECT_EQ(asked({{"ebnf", "y"}}).ebnf(), "y");
+  EXPECT_EQ(asked({{"guided_choice", {"a", "b"}}}).choice().texts_size(), 2);
+  EXPECT_EQ(asked({{"structured_outputs", {{"regex", "c"}}}}).regex(), "c");
 }
 
 TEST_F(OpenAiRequestTest, UnknownFieldsAreRefusedWithTheNearestName) {

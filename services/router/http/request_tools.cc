@@ -43,16 +43,6 @@ absl::Status CheckFunction(const Fields& function, UnknownFields unknown,
   return function.Bool("strict").status();
 }
 
-// One line for all of them.
-void WarnOfStrict(const Json& tools, std::vector<std::string>& warnings) {
-  for (size_t i = 0; i < tools.size(); ++i) {
-    if (tools[i]["function"].value("strict", Json()) != true) continue;
-    warnings.push_back(absl::StrCat("tools[", i, "].function.strict: output is not constrained ",
-                                    "yet; arguments may not follow the schema"));
-    return;
-  }
-}
-
 absl::Status CheckTool(const Json& tool, const std::string& path, UnknownFields unknown,
                        std::set<std::string>& names, std::vector<std::string>& warnings) {
   if (!tool.is_object()) return InvalidField(path, "must be an object");
@@ -67,18 +57,33 @@ absl::Status CheckTool(const Json& tool, const std::string& path, UnknownFields 
   return CheckFunction(Fields(*function, fields.Path("function.")), unknown, names, warnings);
 }
 
-absl::Status CheckToolChoice(const Fields& fields, bool has_tools) {
-  const Json* choice = fields.Find("tool_choice");
-  if (choice == nullptr || *choice == "none") return absl::OkStatus();
-  const bool named = choice->is_object();
-  if (!named && *choice != "auto" && *choice != "required") {
-    return InvalidField("tool_choice", absl::StrCat("must be auto or none, got ", choice->dump()));
+// {"type": "function", "function": {"name": "f"}}
+absl::Status CheckNamedChoice(const Json& choice, const std::set<std::string>& names) {
+  const auto function = choice.find("function");
+  const bool named = choice.value("type", Json("function")) == "function" &&
+                     function != choice.end() && function->is_object() &&
+                     function->contains("name") && (*function)["name"].is_string();
+  if (!named) {
+    return InvalidField("tool_choice",
+                        "must name a function: {\"type\": \"function\", "
+                        "\"function\": {\"name\": ...}}");
   }
-  if (*choice == "auto") return absl::OkStatus();
-  if (!has_tools) return InvalidField("tool_choice", "needs tools");
-  return InvalidField("tool_choice",
-                      "a call cannot be forced, since output cannot be constrained yet; auto and "
-                      "none are supported");
+  const auto name = (*function)["name"].get<std::string>();
+  if (names.contains(name)) return absl::OkStatus();
+  return InvalidField("tool_choice", absl::StrCat("names \"", name.substr(0, kMaxNameBytes),
+                                                  "\", which is none of the tools"));
+}
+
+absl::Status CheckToolChoice(const Fields& fields, const std::set<std::string>& names) {
+  const Json* choice = fields.Find("tool_choice");
+  if (choice == nullptr || *choice == "none" || *choice == "auto") return absl::OkStatus();
+  if (!choice->is_object() && *choice != "required") {
+    return InvalidField("tool_choice",
+                        absl::StrCat("must be auto, none, required or a function, got ",
+                                     choice->dump().substr(0, 256)));
+  }
+  if (names.empty()) return InvalidField("tool_choice", "needs tools");
+  return choice->is_object() ? CheckNamedChoice(*choice, names) : absl::OkStatus();
 }
 
 // What a schema allows, as far as the written form of an argument depends on it.
@@ -140,7 +145,7 @@ bool IsHint(const jinja::Value& key) { return key.IsString() && key.str() == "ca
 absl::Status CheckTools(const Fields& fields, UnknownFields unknown,
                         std::vector<std::string>& warnings) {
   const Json* tools = fields.Find("tools");
-  if (tools == nullptr) return CheckToolChoice(fields, false);
+  if (tools == nullptr) return CheckToolChoice(fields, {});
   if (!tools->is_array()) return fields.Wrong("tools", "a list of tools");
   if (tools->size() > kMaxTools) {
     return InvalidField("tools",
@@ -157,8 +162,7 @@ absl::Status CheckTools(const Fields& fields, UnknownFields unknown,
     return InvalidField("tools", absl::StrCat("have ", bytes, " bytes, more than the ",
                                               kMaxToolBytes, " that are allowed"));
   }
-  WarnOfStrict(*tools, warnings);
-  return CheckToolChoice(fields, !tools->empty());
+  return CheckToolChoice(fields, names);
 }
 
 bool OffersTools(const Fields& fields) {

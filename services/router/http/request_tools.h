@@ -17,8 +17,8 @@ namespace baton::router {
 inline constexpr size_t kMaxTools = 128;
 inline constexpr size_t kMaxToolBytes = 1 << 20;  // All of them, as JSON.
 
-// The fields tools and tool_choice: functions with different names, and auto or none. What would
-// need constrained output (required, a named function) is refused.
+// The fields tools and tool_choice: functions with different names, and auto, none, required
+// or one of them.
 absl::Status CheckTools(const Fields& fields, UnknownFields unknown,
                         std::vector<std::string>& warnings);
 

@@ -254,9 +254,11 @@ TEST_F(ToolsTest, RefusesWithTheFieldNamed) {
       {{{"tools", {{{"function", {{"name", "f"}, {"colour", 1}}}}}}}, "tools[0].function.colour"},
       {{{"tools", many}}, "tools"},
       {{{"tools", {large}}}, "tools"},
-      {{{"tool_choice", "required"}}, "tool_choice"},
       {{{"tool_choice", "always"}}, "tool_choice"},
-      {{{"tool_choice", {{"type", "function"}, {"function", {{"name", "get"}}}}}}, "tool_choice"},
+      {{{"tool_choice", {{"type", "function"}, {"function", {{"name", "set"}}}}}}, "tool_choice"},
+      {{{"tool_choice", {{"type", "function"}}}}, "tool_choice"},
+      {{{"tool_choice", "required"}, {"response_format", {{"type", "json_object"}}}},
+       "tool_choice"},
       {{{"tools", nullptr}, {"tool_choice", "required"}}, "tool_choice"},
       {{{"parallel_tool_calls", "no"}}, "parallel_tool_calls"},
       {{{"reasoning_effort", 3}}, "reasoning_effort"},
@@ -266,8 +268,6 @@ TEST_F(ToolsTest, RefusesWithTheFieldNamed) {
     const Json error = ErrorOf(kChat, Request(more).dump());
     EXPECT_EQ(error["param"], field) << error;
   }
-  const Json error = ErrorOf(kChat, Request({{"tool_choice", "required"}}).dump());
-  EXPECT_NE(error["message"].get<std::string>().find("auto and none"), std::string::npos);
   EXPECT_TRUE(gateway_.calls.empty());
 }
 
@@ -303,11 +303,27 @@ TEST_F(ToolsTest, RefusesToolsThatTheModelCannotUse) {
   EXPECT_EQ(gateway_.calls.size(), 1u);
 }
 
-TEST_F(ToolsTest, StrictToolsAreWarnedOf) {
+TEST_F(ToolsTest, ForcedAndStrictCallsAreConstrained) {
   Json tool = Tool("get");
+  Chat({{"tools", {tool, Tool("now")}}});
+  EXPECT_FALSE(gateway_.calls.at(0).sampling.structure.has_value());
+  Chat({{"tools", {tool, Tool("now")}}, {"tool_choice", "required"}});
+  const std::string forced = gateway_.calls.at(1).sampling.structure.value().ebnf();
+  EXPECT_NE(forced.find("get"), std::string::npos);
+  EXPECT_NE(forced.find("now"), std::string::npos);
+  Chat({{"tools", {tool, Tool("now")}},
+        {"tool_choice", {{"type", "function"}, {"function", {{"name", "get"}}}}}});
+  const std::string named = gateway_.calls.at(2).sampling.structure.value().ebnf();
+  EXPECT_EQ(named.find("now"), std::string::npos);
   tool["function"]["strict"] = true;
   Chat({{"tools", {tool}}});
-  ASSERT_EQ(gateway_.calls.at(0).warnings.size(), 1u);
+  EXPECT_TRUE(gateway_.calls.at(3).sampling.structure.has_value());
+  EXPECT_TRUE(gateway_.calls.at(3).warnings.empty());
+  // Where no mark tells that a call begins, strictness is a wish.
+  gateway_.format.tools = chat::ToolFormat::kLlama3;
+  Chat({{"tools", {tool}}});
+  EXPECT_FALSE(gateway_.calls.at(4).sampling.structure.has_value());
+  EXPECT_EQ(gateway_.calls.at(4).warnings.size(), 1u);
 }
 
 }  // namespace

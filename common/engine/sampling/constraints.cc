@@ -1,0 +1,111 @@
+#include "common/engine/sampling/constraints.h"
+
+#include <utility>
+
+#include "common/base/status.h"
+
+namespace baton {
+
+absl::StatusOr<grammar::Source> SourceOf(const v1::TextStructure& structure) {
+  grammar::Source source;
+  switch (structure.kind_case()) {
+    case v1::TextStructure::kJsonSchema:
+      source.kind = grammar::Source::Kind::kJsonSchema;
+      source.text = structure.json_schema();
+      break;
+    case v1::TextStructure::kRegex:
+      source.kind = grammar::Source::Kind::kRegex;
+      source.text = structure.regex();
+      break;
+    case v1::TextStructure::kEbnf:
+      source.kind = grammar::Source::Kind::kEbnf;
+      source.text = structure.ebnf();
+      break;
+    case v1::TextStructure::kChoice:
+      source.kind = grammar::Source::Kind::kChoice;
+      source.choices.assign(structure.choice().texts().begin(), structure.choice().texts().end());
+      break;
+    case v1::TextStructure::KIND_NOT_SET:
+      return absl::InvalidArgumentError("has neither a schema nor a grammar");
+  }
+  if (structure.reasoning_begin().empty() != structure.reasoning_end().empty()) {
+    return absl::InvalidArgumentError("has one of the marks of reasoning, not both");
+  }
+  source.reasoning_begin = structure.reasoning_begin();
+  source.reasoning_end = structure.reasoning_end();
+  source.in_reasoning = structure.in_reasoning();
+  return source;
+}
+
+PendingConstraint::Result PendingConstraint::Await() const {
+  MutexLock lock(&mutex_);
+  mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_set_; });
+  return result_;
+}
+
+void PendingConstraint::Set(Result result) {
+  MutexLock lock(&mutex_);
+  result_ = std::move(result);
+  is_set_ = true;
+}
+
+Constraints::Constraints(std::function<absl::StatusOr<Vocabulary>()> load)
+    : load_(std::move(load)), thread_([this] { Run(); }) {}
+
+Constraints::~Constraints() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+  for (const Job& job : jobs_) job.result->Set(absl::CancelledError("the process is stopping"));
+}
+
+absl::StatusOr<std::shared_ptr<const PendingConstraint>> Constraints::Find(
+    const v1::TextStructure& structure) {
+  BATON_ASSIGN_OR_RETURN(grammar::Source source, SourceOf(structure));
+  std::string key = structure.SerializeAsString();
+  MutexLock lock(&mutex_);
+  if (const auto it = by_key_.find(key); it != by_key_.end()) {
+    kept_.splice(kept_.begin(), kept_, it->second);
+    return it->second->constraint;
+  }
+  if (jobs_.size() >= kMaxWaiting) {
+    return absl::ResourceExhaustedError("too many grammars wait to be compiled; try again later");
+  }
+  const auto pending = std::make_shared<PendingConstraint>();
+  jobs_.push_back({std::move(source), pending});
+  kept_.push_front({key, pending});
+  by_key_[std::move(key)] = kept_.begin();
+  if (kept_.size() > kMaxKept) {
+    by_key_.erase(kept_.back().key);
+    kept_.pop_back();
+  }
+  return pending;
+}
+
+void Constraints::Run() {
+  while (true) {
+    Job job;
+    {
+      MutexLock lock(&mutex_);
+      mutex_.Await(
+          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !jobs_.empty(); });
+      if (stopping_) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    job.result->Set(Compile(job.source));
+  }
+}
+
+PendingConstraint::Result Constraints::Compile(const grammar::Source& source) {
+  if (vocabulary_.ok() && *vocabulary_ == nullptr) vocabulary_ = load_();
+  if (!vocabulary_.ok()) return vocabulary_.status();
+  BATON_ASSIGN_OR_RETURN(grammar::Automaton automaton, grammar::Compile(source));
+  auto constraint = std::make_shared<grammar::Constraint>(std::move(automaton), *vocabulary_);
+  constraint->Prepare();
+  return constraint;
+}
+
+}  // namespace baton

@@ -1,0 +1,86 @@
+// What v1::TextStructure asks of texts, compiled for this process's vocabulary: on a thread of its
+// own, once for all requests that ask for the same.
+#ifndef COMMON_ENGINE_SAMPLING_CONSTRAINTS_H_
+#define COMMON_ENGINE_SAMPLING_CONSTRAINTS_H_
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/sync.h"
+#include "common/grammar/compile.h"
+#include "common/grammar/constraint.h"
+#include "proto/baton/v1/common.pb.h"
+
+namespace baton {
+
+// The source of a structure. INVALID_ARGUMENT without a kind, or with half of the marks.
+absl::StatusOr<grammar::Source> SourceOf(const v1::TextStructure& structure);
+
+// A constraint that may not be compiled yet. Thread-safe.
+class PendingConstraint {
+ public:
+  using Result = absl::StatusOr<std::shared_ptr<const grammar::Constraint>>;
+
+  // Waits until it is compiled: milliseconds, while the prompt is being read.
+  Result Await() const;
+  // Once.
+  void Set(Result result);
+
+ private:
+  mutable Mutex mutex_;
+  bool is_set_ ABSL_GUARDED_BY(mutex_) = false;
+  Result result_ = absl::UnknownError("");
+};
+
+// Thread-safe.
+class Constraints {
+ public:
+  using Vocabulary = std::shared_ptr<const grammar::Vocabulary>;
+
+  // `load` is called once, on the compiling thread, when the first constraint is asked for.
+  explicit Constraints(std::function<absl::StatusOr<Vocabulary>()> load);
+  ~Constraints();  // What waits to be compiled is cancelled.
+  Constraints(const Constraints&) = delete;
+  Constraints& operator=(const Constraints&) = delete;
+
+  // Returns at once. RESOURCE_EXHAUSTED while too many wait to be compiled; else as SourceOf.
+  absl::StatusOr<std::shared_ptr<const PendingConstraint>> Find(const v1::TextStructure& structure);
+
+  static constexpr size_t kMaxKept = 32;  // Those that requests use stay beyond it.
+  static constexpr size_t kMaxWaiting = 256;
+
+ private:
+  struct Job {
+    grammar::Source source;
+    std::shared_ptr<PendingConstraint> result;
+  };
+  struct Kept {
+    std::string key;
+    std::shared_ptr<PendingConstraint> constraint;
+  };
+
+  void Run();
+  PendingConstraint::Result Compile(const grammar::Source& source);
+
+  const std::function<absl::StatusOr<Vocabulary>()> load_;
+  absl::StatusOr<Vocabulary> vocabulary_ = Vocabulary();  // The thread's.
+  Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::list<Kept> kept_ ABSL_GUARDED_BY(mutex_);  // The latest used first.
+  std::unordered_map<std::string, std::list<Kept>::iterator> by_key_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // Last.
+};
+
+}  // namespace baton
+
+#endif  // COMMON_ENGINE_SAMPLING_CONSTRAINTS_H_

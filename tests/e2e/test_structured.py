@@ -1,0 +1,186 @@
+"""Structured output over live clusters: the shipped model writes nonsense, and all of it must fit what was asked for."""
+
+import concurrent.futures
+import json
+import re
+import time
+
+import grpc
+import jsonschema
+import pytest
+
+import cluster as clusters
+import stubs
+from client import Client
+from test_openai import curl, events
+
+AUSTEN = clusters.ROOT / "models/austen"
+SCHEMA = {"type": "object",
+          "properties": {"name": {"type": "string", "maxLength": 12},
+                         "age": {"type": "integer", "minimum": 0, "maximum": 120},
+                         "mood": {"enum": ["glad", "sad"]},
+                         "born": {"type": "string", "format": "date"},
+                         "friends": {"type": "array", "items": {"$ref": "#/$defs/friend"}, "maxItems": 2}},
+          "required": ["name", "age", "mood", "born", "friends"], "additionalProperties": False,
+          "$defs": {"friend": {"type": "object", "properties": {"z": {"type": "boolean"}, "a": {"type": "null"}},
+                               "required": ["z", "a"], "additionalProperties": False}}}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": SCHEMA}}
+TOOLS = [{"type": "function", "function": {"name": "get", "strict": True, "parameters": {
+             "type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"],
+             "additionalProperties": False}}},
+         {"type": "function", "function": {"name": "now"}}]
+
+
+@pytest.fixture(scope="module", params=["apart", "colocated"])
+def served(request, tmp_path_factory):
+    shape = ({"stages": 2} if request.param == "apart"
+             else {"stages": 2, "chains": 0, "decodes": 0, "colocated": 1})
+    template = tmp_path_factory.mktemp("template") / "tools.jinja"
+    template.write_text("{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+                        "{% for m in messages %}{{ m.content }}{% endfor %}<tool_call>")
+    with clusters.Cluster(AUSTEN, tmp_path_factory.mktemp("logs"), flags=["--page-size", 16],
+                          router_flags=["--served-model-name", "austen", "--chat-template", template,
+                                        "--tool-call-parser", "hermes"], **shape) as cluster:
+        yield cluster
+
+
+def chat(cluster, **body):
+    return cluster.post("/v1/chat/completions",
+                        {"messages": [{"role": "user", "content": "Write of Emma."}], "max_tokens": 400,
+                         "temperature": 2, **body})
+
+
+def contents(answer):
+    assert answer[0] == 200, answer
+    for choice in answer[1]["choices"]:
+        assert choice["finish_reason"] == "stop", choice
+    return [choice["message"]["content"] for choice in answer[1]["choices"]]
+
+
+def test_a_schema_is_kept_to_by_all_choices(served):
+    texts = contents(chat(served, response_format=FORMAT, n=8, seed=1))
+    assert len(set(texts)) > 1
+    for text in texts:
+        value = json.loads(text)
+        jsonschema.validate(value, SCHEMA, format_checker=jsonschema.FormatChecker())
+        assert list(value) == SCHEMA["required"], "the order is the schema's"
+
+
+def test_streamed_as_whole(served):
+    body = {"messages": [{"role": "user", "content": "x"}], "response_format": FORMAT, "seed": 5, "max_tokens": 400}
+    whole, = contents(chat(served, **body))
+    chunks = events(curl("-N", served.url + "/v1/chat/completions", "-H", "Content-Type: application/json", "-d",
+                         json.dumps({**body, "temperature": 2, "stream": True})))
+    assert "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks) == whole
+
+
+def test_every_spelling(served):
+    def completion(path="/v1/completions", **body):
+        status, answer = served.post(path, {"prompt": "It is", "max_tokens": 200, "temperature": 2, "seed": 3, **body})
+        assert status == 200, answer
+        assert answer["choices"][0]["finish_reason"] == "stop", answer
+        return answer["choices"][0]["text"]
+
+    assert completion(guided_choice=["glad", "sad"]) in ("glad", "sad")
+    assert completion(structured_outputs={"choice": ["glad"]}) == "glad"
+    assert re.fullmatch("[A-F]{3}-[0-9]{2,4}", completion(guided_regex="[A-F]{3}-[0-9]{2,4}"))
+    assert re.fullmatch("[0-9]{5}", completion(regex="[0-9]{5}"))
+    assert re.fullmatch("a(b|c)d", completion(guided_grammar='root ::= "a" x "d"\nx ::= "b" | "c"'))
+    for name in ("guided_json", "json_schema"):
+        for schema in (SCHEMA, json.dumps(SCHEMA)):
+            jsonschema.validate(json.loads(completion(**{name: schema})), SCHEMA)
+    status, answer = served.post("/generate", {"text": ["a", "b"], "sampling_params": {
+        "json_schema": json.dumps(SCHEMA), "temperature": 2, "max_new_tokens": 400}})
+    assert status == 200, answer
+    for one in answer:
+        jsonschema.validate(json.loads(one["text"]), SCHEMA)
+    status, answer = served.post("/generate", {"text": "a", "sampling_params": {
+        "ebnf": 'root ::= "x"{7}', "temperature": 0, "max_new_tokens": 99}})
+    assert status == 200 and answer["text"] == "xxxxxxx", answer
+
+
+def test_it_keeps_what_else_a_request_asks_for(served):
+    fields = {"guided_choice": ["glad"], "seed": 1}
+    for more in ({"temperature": 0}, {"top_p": 0.01}, {"top_k": 1}, {"ignore_eos": True, "max_tokens": 12},
+                 {"min_tokens": 9}, {"frequency_penalty": 2, "repetition_penalty": 2}, {"logprobs": True},
+                 {"logit_bias": {"5": 100}}):
+        status, answer = chat(served, **fields, **more)
+        assert status == 200, answer
+        assert answer["choices"][0]["message"]["content"] == "glad", (more, answer)
+    status, answer = chat(served, guided_regex="[a-z]{50}", stop=["q"], logit_bias={}, max_tokens=100)
+    assert status == 200 and "q" not in answer["choices"][0]["message"]["content"]
+    status, answer = chat(served, response_format={"type": "json_object"}, max_tokens=3)
+    assert status == 200 and answer["choices"][0]["finish_reason"] == "length"
+    assert answer["choices"][0]["message"]["content"].startswith("{")
+
+
+def test_calls_that_are_forced_or_strict(served):
+    schema = TOOLS[0]["function"]["parameters"]
+    for choice in ("required", {"type": "function", "function": {"name": "get"}}):
+        for seed in range(4):
+            status, answer = chat(served, tools=TOOLS[:1], tool_choice=choice, seed=seed, max_tokens=300)
+            assert status == 200, answer
+            calls = answer["choices"][0]["message"]["tool_calls"]
+            assert calls and all(call["function"]["name"] == "get" for call in calls), answer
+            for call in calls:
+                jsonschema.validate(json.loads(call["function"]["arguments"]), schema)
+    # Nothing forces a call, and the model makes none that is not strict.
+    status, answer = chat(served, tools=TOOLS[:1], seed=1, max_tokens=60)
+    assert status == 200 and "warnings" not in answer, answer
+
+
+def test_over_grpc(served):
+    with Client(served.target) as client:
+        choice = stubs.common.TextStructure(choice=stubs.common.TextChoices(texts=["glad", "sad"]))
+        answer = client.generate("It is", max_tokens=40, structure=choice)
+        assert answer.error is None and answer.text in ("glad", "sad"), answer
+        answer = client.generate("It is", max_tokens=40, structure=stubs.common.TextStructure(regex="("))
+        assert answer.code == grpc.StatusCode.INVALID_ARGUMENT and "sampling.structure" in answer.error.details()
+
+
+BAD = [
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"properties": {
+        "a": {"items": {"not": {}}}}}}}}, "response_format.json_schema.schema",
+     "properties.a.items: not is not supported"),
+    ({"response_format": {"type": "xml"}}, "response_format.type", "text, json_object or json_schema"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "an object"),
+    ({"guided_json": {}, "guided_regex": "a"}, "guided_regex", "is given beside guided_json"),
+    ({"guided_regex": "a", "regex": "a"}, "regex", "is given beside guided_regex"),
+    ({"guided_regex": "(a"}, "guided_regex", "position 2: a group does not end"),
+    ({"guided_regex": "((a{1000}){1000}){1000}"}, "guided_regex", "counts within one another"),
+    ({"guided_grammar": "root ::= root \"a\""}, "guided_grammar", "left recursion"),
+    ({"guided_choice": []}, "guided_choice", "1 to 4096 texts"),
+    ({"guided_choice": "a"}, "guided_choice", "a list of texts"),
+    ({"guided_json": {"title": "x" * (1 << 20)}}, "guided_json", "more than the 262144 accepted"),
+    ({"guided_json": {"$ref": "#"}}, "guided_json", "no text can match it"),
+    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "set"}}}, "tool_choice",
+     "none of the tools"),
+    ({"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice",
+     "at odds with response_format"),
+]
+
+
+def test_what_cannot_be_kept_to_is_refused_by_its_path(served):
+    for body, field, words in BAD:
+        status, answer = chat(served, **body)
+        assert status == 400 and answer["error"]["param"] == field and words in answer["error"]["message"], answer
+
+
+def test_hostile_grammars_delay_nobody(served):
+    """Others' answers come as soon as ever while such grammars are refused or compiled."""
+    hostile = [{"guided_json": {"title": "x" * (1 << 20)}}, {"guided_regex": "[^a]{60000}"},
+               {"guided_regex": "(a?){1020}"}, {"guided_json": {"enum": list(range(30_000))}}]
+
+    def health():
+        begun = time.monotonic()
+        assert served.get("/health")[0] == 200
+        return time.monotonic() - begun
+
+    quiet = sorted(health() for _ in range(50))[45]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(chat, served, **body, max_tokens=2) for body in hostile * 2]
+        busy = []
+        while not all(one.done() for one in running):
+            busy.append(health())
+    assert all(one.result()[0] in (200, 400) for one in running)
+    assert sorted(busy)[len(busy) // 2] < quiet + 0.25 * clusters.PATIENCE
