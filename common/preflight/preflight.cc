@@ -71,6 +71,7 @@ class Checks {
       const WeightTypes types = CheckWeights(values.model_path(), facts_.config, *layers,
                                              ParseElementType(values.dtype()), report_.findings);
       facts_.dtype = types.dtype;
+      CheckFp8();
       facts_.kv_dtype = ParseElementType(values.kv_cache_dtype()).value_or(types.dtype);
       facts_.embedding_element_bytes = types.embedding_element_bytes;
     }
@@ -167,6 +168,18 @@ class Checks {
     }
     const absl::Status status = report_.machine.check_torch();
     if (!status.ok()) AddError(option, absl::StrCat(why, status.message()));
+  }
+
+  // libtorch's layers widen FP8, which bfloat16 does not hold; only who asks for it has it rounded.
+  void CheckFp8() {
+    const v1::Options& values = report_.values;
+    if (!facts_.config.fp8 || values.executor() != "torch" || values.dtype() != "auto" ||
+        facts_.dtype == ElementType::kFloat32) {
+      return;
+    }
+    AddError("dtype",
+             "got auto, by which --executor torch would round the model's FP8 weights; say float32 "
+             "to keep all of them, or bfloat16 to round them");
   }
 
   // --timed-profile: its sizes stand in the model's place.

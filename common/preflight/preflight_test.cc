@@ -171,6 +171,13 @@ std::vector<Row> TensorRows() {
 
 std::vector<Row> OptionRows() {
   return {
+      {"Fp8ThatLibtorchWouldRound",
+       kNothing,
+       true,
+       "dtype",
+       "got auto, by which --executor torch would round the model's FP8 weights",
+       {.dtype = DType::kBF16, .fp8 = true},
+       {"--executor=torch"}},
       {"ContextPastTheModel",
        kNothing,
        true,
