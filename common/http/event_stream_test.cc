@@ -46,6 +46,15 @@ TEST_F(EventStreamTest, TheHeadLeavesBeforeThereIsAnEvent) {
   EXPECT_EQ(client_.Read().body, "next");
 }
 
+TEST_F(EventStreamTest, AnEventMayHaveAName) {
+  const HeldRequest held = Ask(kNotInThisTest);
+  held.exchange->BeginEvents();
+  client_.ReadUntil("\r\n\r\n");
+  held.exchange->SendEvent({"said", "one"});
+  EXPECT_EQ(client_.ReadUntil("\n\n\r\n"), "17\r\nevent: said\ndata: one\n\n\r\n");
+  held.exchange->EndEvents();
+}
+
 TEST_F(EventStreamTest, AnErrorThatComesSoonHasAStatus) {
   const HeldRequest held = Ask(kNotInThisTest);
   held.exchange->RespondOrEnd(Refusal(), {"error", "[DONE]"});
