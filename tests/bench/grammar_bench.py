@@ -60,7 +60,7 @@ def schemas():
 
 def is_valid(text, of):
     try:
-        jsonschema.validate(json.loads(text), of, format_checker=jsonschema.FormatChecker())
+        jsonschema.validate(json.loads(text), of, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
     except (ValueError, jsonschema.ValidationError) as error:
         print(f"{text}\n{json.dumps(of)}\n{error}", file=sys.stderr)
         return False
