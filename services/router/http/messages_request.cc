@@ -19,8 +19,8 @@ const FieldTable& MessagesFields() {
       {"model", "messages", "system", "max_tokens", "stop_sequences", "stream", "temperature",
        "top_p", "top_k", "tools", "tool_choice", "thinking", "output_config",
        // Baton's, as in chats.
-       "min_p", "seed", "ignore_eos", "min_tokens", "timeout", "cache_salt", "request_id",
-       "chat_template_kwargs"},
+       "min_p", "seed", "ignore_eos", "min_tokens", "timeout", "cache_salt", "priority",
+       "request_id", "chat_template_kwargs"},
       {"metadata", "service_tier", "cache_control", "inference_geo", "user_profile_id",
        "workspace_id", "diagnostics"},
       {{"container", {}, "tools run at the client"},
@@ -73,8 +73,9 @@ class MessagesReader {
     }
     BATON_RETURN_IF_ERROR(
         AddMessages(fields_, *ordered_.Find("messages"), unknown_, warnings, chat));
-    chat.Copy(fields_, {"model", "stream", "temperature", "top_p", "top_k", "max_tokens", "min_p",
-                        "seed", "ignore_eos", "min_tokens", "timeout", "cache_salt", "request_id"});
+    chat.Copy(fields_,
+              {"model", "stream", "temperature", "top_p", "top_k", "max_tokens", "min_p", "seed",
+               "ignore_eos", "min_tokens", "timeout", "cache_salt", "priority", "request_id"});
     if (!counts && fields_.Find("max_tokens") == nullptr) {
       return InvalidField("max_tokens", "is required");
     }

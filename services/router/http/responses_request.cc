@@ -21,8 +21,8 @@ const FieldTable& ResponsesFields() {
       {"model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls",
        "max_output_tokens", "temperature", "top_p", "reasoning", "text", "stream", "include",
        // Baton's, as in chats.
-       "top_k", "min_p", "seed", "ignore_eos", "min_tokens", "timeout", "cache_salt", "request_id",
-       "chat_template_kwargs"},
+       "top_k", "min_p", "seed", "ignore_eos", "min_tokens", "timeout", "cache_salt", "priority",
+       "request_id", "chat_template_kwargs"},
       {"metadata", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
        "prompt_cache_options", "service_tier", "stream_options", "client_metadata"},
       {{"store", {false}, kNothingKept},
@@ -88,8 +88,8 @@ class ResponsesReader {
     chat.renames().Add("messages", "input");
     BATON_RETURN_IF_ERROR(AddInput(fields_, unknown_, warnings, chat));
     chat.Copy(fields_, {"model", "stream", "temperature", "top_p", "top_k", "min_p", "seed",
-                        "ignore_eos", "min_tokens", "timeout", "cache_salt", "request_id",
-                        "chat_template_kwargs", "parallel_tool_calls"});
+                        "ignore_eos", "min_tokens", "timeout", "cache_salt", "priority",
+                        "request_id", "chat_template_kwargs", "parallel_tool_calls"});
     if (const Json* limit = fields_.Find("max_output_tokens")) {
       chat.Set("max_completion_tokens", *limit, "max_output_tokens");
     }
