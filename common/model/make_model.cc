@@ -218,7 +218,7 @@ std::string BytesOf(const std::vector<float>& elements, DType dtype) {
 
 // A tensor of the file.
 struct FileTensor {
-  WeightSpec spec;  // Of the weight that it belongs to.
+  WeightSpec spec;  // The weight that it belongs to.
   std::string name;
   std::vector<int64_t> shape;
   DType dtype;
