@@ -1,4 +1,4 @@
-"""Models with experts and with windows through whole clusters: greedy tokens equal the oracle's apart and colocated,
+"""Models with experts, windows and FP8 weights through whole clusters: greedy tokens equal the oracle's apart and colocated,
 with stages and ranks, and a checkpoint that lacks an expert is refused before anything starts."""
 
 import json
@@ -6,9 +6,11 @@ import pathlib
 import random
 import subprocess
 
+import numpy as np
 import pytest
 
 import cluster as clusters
+import oracle
 from client import Client
 from remembered import RememberedOracle
 from test_colocated import colocated_cluster
@@ -20,17 +22,49 @@ FAMILIES = {"qwen3-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 
             "mixtral": {"experts": 5, "intermediate-size": 48, "sliding-window": 120}}
 
 
-@pytest.fixture(scope="module", params=sorted(FAMILIES))
+def quantise(model):
+    """Makes the projections of a checkpoint FP8 with a scale for each block of 128 by 128."""
+    stored = {}
+    for name, tensor in oracle.read_tensors(model).items():
+        stored[name] = ("F32", tensor)
+        if not name.endswith("_proj.weight"):
+            continue
+        blocks = tuple(-(-size // 128) for size in tensor.shape)
+        scales = np.zeros(blocks, np.float32)
+        for i, j in np.ndindex(blocks):
+            scales[i, j] = np.abs(tensor[128 * i:128 * i + 128, 128 * j:128 * j + 128]).max() / 448
+        each = np.repeat(np.repeat(scales, 128, axis=0), 128, axis=1)[:tensor.shape[0], :tensor.shape[1]]
+        middles = (oracle.E4M3[:126] + oracle.E4M3[1:127]) / 2
+        codes = np.searchsorted(middles, np.abs(tensor) / each) + 128 * np.signbit(tensor)
+        stored[name] = ("F8_E4M3", codes.astype(np.uint8))
+        stored[name + "_scale_inv"] = ("F32", scales)
+    header, data = {}, b""
+    for name, (dtype, tensor) in stored.items():
+        header[name] = {"dtype": dtype, "shape": tensor.shape, "data_offsets": [len(data), len(data) + tensor.nbytes]}
+        data += tensor.tobytes()
+    text = json.dumps(header).encode()
+    (model / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    config = json.loads((model / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic",
+                                     "weight_block_size": [128, 128]}
+    (model / "config.json").write_text(json.dumps(config))
+
+
+@pytest.fixture(scope="module", params=[*sorted(FAMILIES), "fp8"])
 def model(request, tmp_path_factory):
-    return clusters.make_model(tmp_path_factory.mktemp("model") / request.param, family=request.param, layers=4,
-                               **FAMILIES[request.param])
+    directory = tmp_path_factory.mktemp("model") / request.param
+    if request.param in FAMILIES:
+        return clusters.make_model(directory, family=request.param, layers=4, **FAMILIES[request.param])
+    clusters.make_model(directory, family="qwen3-moe", layers=4, hidden=160, experts=4, **{"expert-size": 136})
+    quantise(directory)
+    return str(directory)
 
 
 @pytest.fixture(scope="module")
 def expected(model):
     prompts = [[random.Random(length).randrange(256) for _ in range(length)] for length in LENGTHS]
-    oracle = RememberedOracle(model)
-    return prompts, [oracle.greedy(prompt, COUNT) for prompt in prompts]
+    right = RememberedOracle(model)
+    return prompts, [right.greedy(prompt, COUNT) for prompt in prompts]
 
 
 def check(cluster, expected):

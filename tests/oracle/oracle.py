@@ -6,7 +6,10 @@ import pathlib
 
 import numpy as np
 
-DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F8_E4M3": np.uint8}
+# What the codes of E4M3 below 128 are worth; the others are their negatives.
+E4M3 = np.array([(code % 8) * 2.0 ** -9 if code < 8 else (8 + code % 8) * 2.0 ** (code // 8 - 10) for code in range(127)]
+                + [np.nan], np.float32)
 
 
 def read_tensors(directory):
@@ -23,7 +26,13 @@ def read_tensors(directory):
             flat = np.frombuffer(raw[8 + header_bytes + begin:8 + header_bytes + end], DTYPES[entry["dtype"]])
             if entry["dtype"] == "BF16":
                 flat = (flat.astype(np.uint32) << 16).view(np.float32)
+            if entry["dtype"] == "F8_E4M3":
+                flat = np.where(flat < 128, E4M3[flat % 128], -E4M3[flat % 128])
             tensors[name] = flat.astype(np.float32).reshape(entry["shape"])
+    for name in [name for name in tensors if name.endswith("_scale_inv")]:
+        scales, weight = tensors.pop(name), name.removesuffix("_scale_inv")
+        each = np.repeat(np.repeat(scales, 128, axis=0), 128, axis=1)
+        tensors[weight] = tensors[weight] * each[:tensors[weight].shape[0], :tensors[weight].shape[1]]
     return tensors
 
 
