@@ -17,7 +17,7 @@ namespace baton {
 struct RandomModelOptions {
   std::string architecture = "Qwen3ForCausalLM";
   int hidden_size = 64;
-  int intermediate_size = 128;  // In dense layers, and in Mixtral's experts.
+  int intermediate_size = 128;  // In dense layers and Mixtral's experts.
   // For architectures with experts.
   int num_experts = 8;
   int num_experts_per_tok = 2;

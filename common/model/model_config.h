@@ -30,7 +30,7 @@ struct Experts {
   };
   Names names;
   int count = 0;  // That the router chooses among; 0: every layer is dense.
-  int held = 0;   // Those in this process; all of them but in a rank's part of a model.
+  int held = 0;   // In this process; all of them but in a rank's part of a model.
   int active = 0;
   int inner = 0;           // Columns inside each expert.
   bool normalise = false;  // Whether a token's weights are divided by their sum.

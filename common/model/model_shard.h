@@ -24,7 +24,7 @@ struct ModelShard {
   IndexRange query_heads;
   IndexRange kv_heads;
   IndexRange inner;    // Columns of dense feed-forward layers; none if there are no such layers.
-  IndexRange experts;  // Those of every sparse layer.
+  IndexRange experts;  // In every sparse layer.
   IndexRange vocabulary;
   // The model as this rank computes it: its own counts of heads, columns, tokens and held experts,
   // and all else the model's.

@@ -112,7 +112,7 @@ inline void LinearTile(const Packed<Element>& w, const float* x, int panel, int 
                                              : LoadPartial(at, present);
     }
   }
-  [[maybe_unused]] int shared_end = begin;  // Inputs that have the loaded scales end here.
+  [[maybe_unused]] int shared_end = begin;  // Where the loaded scales end.
   for (int i = begin; i < end; ++i) {
     Vec column[2 * kPanels];
     if constexpr (kScaled<Element>) {
