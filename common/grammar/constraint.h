@@ -85,7 +85,7 @@ class Constraint {
   };
   // What any number of characters of a charset allow.
   struct Run {
-    std::vector<int32_t> tokens;  // Of these characters alone, by their number.
+    std::vector<int32_t> tokens;  // Those of these characters alone, by their number.
     std::vector<size_t> up_to;    // [k]: how many of them begin at most k characters.
     struct Exit {
       uint32_t node = 0;  // The first that is not of them,

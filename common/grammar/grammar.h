@@ -20,7 +20,7 @@ using CodeRanges = std::vector<CodeRange>;
 
 inline constexpr uint32_t kLastCodePoint = 0x10FFFF;
 inline constexpr int kUnbounded = -1;
-inline constexpr int kMaxCount = 1 << 16;  // Of a repetition.
+inline constexpr int kMaxCount = 1 << 16;  // How often a node may be repeated.
 
 // Sorts, merges, and leaves out surrogates and what lies past the last code point.
 CodeRanges Normalized(CodeRanges ranges);

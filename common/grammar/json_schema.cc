@@ -25,7 +25,7 @@ using Kind = JsonTree::Kind;
 
 constexpr int kMaxDepth = 96;
 constexpr int kMaxSchemas = 1 << 15;
-constexpr size_t kMaxWays = 256;      // Of a oneOf.
+constexpr size_t kMaxWays = 256;      // In a oneOf.
 constexpr size_t kMaxOptional = 900;  // Properties of an object that may be left out.
 constexpr size_t kMembersPerRule = 24;
 constexpr size_t kMaxShownKey = 64;

@@ -119,7 +119,7 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // Of a node without the rules that it calls.
+  // A node's characters, without the rules that it calls.
   uint64_t Expanded(NodeId id) const {
     const Node& node = grammar_.node(id);
     uint64_t sum = node.kind == Grammar::Kind::kText ? node.text.size() : 1;

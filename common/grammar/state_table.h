@@ -29,7 +29,7 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
-// One thread at a time. Only grows; whoever holds it makes a new one when it is too large.
+// One thread at a time. Only grows; Constraint makes a new one when it is too large.
 class StateTable {
  public:
   static constexpr int32_t kDead = -1;  // No text goes on from here.

@@ -30,7 +30,7 @@ void AppendUtf8(uint32_t code_point, std::string& out);
 // The code point at `at`, which moves behind it; nullopt where `text` is not UTF-8.
 std::optional<uint32_t> NextCodePoint(std::string_view text, size_t& at);
 
-// Of a text that is UTF-8; a byte that is not part of a character is its own code point.
+// `text` is UTF-8; a byte that is not part of a character is its own code point.
 std::u32string ToCodePoints(std::string_view text);
 
 }  // namespace baton::grammar

@@ -11,7 +11,7 @@
 namespace baton::grammar {
 
 struct VocabularyToken {
-  std::string bytes;     // Of a special token its spelling. Empty: there is no such token.
+  std::string bytes;     // A special token's spelling. Empty: there is no such token.
   bool special = false;  // It is no text.
 };
 

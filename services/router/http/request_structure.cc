@@ -225,7 +225,7 @@ absl::StatusOr<CallRules> ReadCallRules(std::string_view body, const Fields& fie
     const auto name = function["name"].get<std::string>();
     if (!only.empty() && name != only) continue;
     BATON_ASSIGN_OR_RETURN(std::string schema, ParametersOf(list[i]));
-    // A call that nobody forces, of a function that is not strict, may have any arguments.
+    // A call that is not forced, of a function that is not strict, may have any arguments.
     const bool free = !rules.demand.forced && function.value("strict", Json()) != true;
     rules.tools.push_back({name, free ? kAnyObject : std::move(schema)});
   }

@@ -12,7 +12,7 @@ namespace baton::chat {
 
 struct CallableTool {
   std::string name;
-  std::string schema;  // Of its arguments, JSON.
+  std::string schema;  // Its arguments' schema, JSON.
 };
 
 struct CallDemand {
