@@ -294,7 +294,8 @@ std::optional<std::string_view> JsonRules::PatternOfFormat(std::string_view form
       "([12][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"
       "02-(0[1-9]|1[0-9]|2[0-8]))|[12][0-9](0[48]|[2468][048]|[13579][26])-02-29)";
   const std::string time =
-      R"(([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))";
+      R"(([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-)"
+      R"(5][0-9]))";
   static const auto* const kDate = text("^" + date + "$");
   static const auto* const kTime = text("^" + time + "$");
   static const auto* const kDateTime = text("^" + date + "T" + time + "$");
@@ -305,14 +306,18 @@ std::optional<std::string_view> JsonRules::PatternOfFormat(std::string_view form
       new std::string("^[A-Za-z0-9_+-]{1,24}(\\.[A-Za-z0-9_+-]{1,24}){0,2}@" + std::string(kLabel) +
                       "(\\." + std::string(kLabel) + "){1,3}$");
   static constexpr std::string_view kIpv4 =
-      R"(^((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])$)";
+      R"(^((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1)"
+      R"(-9]?[0-9])$)";
   static constexpr std::string_view kIpv6 = R"(^([0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}$)";
   static constexpr std::string_view kUuid =
       R"(^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$)";
   static constexpr std::string_view kDuration =
-      R"(^P([0-9]{1,4}W|[0-9]{1,4}D(T[0-9]{1,4}H([0-9]{1,4}M([0-9]{1,4}S)?)?)?|T[0-9]{1,4}H([0-9]{1,4}M([0-9]{1,4}S)?)?|T[0-9]{1,4}M([0-9]{1,4}S)?|T[0-9]{1,4}S)$)";
+      R"(^P([0-9]{1,4}W|[0-9]{1,4}D(T[0-9]{1,4}H([0-9]{1,4}M([0-9]{1,4}S)?)?)?|T[0-9]{1,4}H([)"
+      R"(0-9]{1,4}M([0-9]{1,4}S)?)?|T[0-9]{1,4}M([0-9]{1,4}S)?|T[0-9]{1,4}S)$)";
   static constexpr std::string_view kUri =
-      R"(^[a-z][a-z0-9+.-]{0,15}://[A-Za-z0-9]([A-Za-z0-9.-]{0,60}[A-Za-z0-9])?(:[0-9]{1,4})?(/[A-Za-z0-9._~!$&'()*+,;=:@-]{0,64}){0,16}(\?[A-Za-z0-9._~!$&'()*+,;=:@/-]{0,128})?$)";
+      R"(^[a-z][a-z0-9+.-]{0,15}://[A-Za-z0-9]([A-Za-z0-9.-]{0,60}[A-Za-z0-9])?(:[0-9]{1,4})?)"
+      R"((/[A-Za-z0-9._~!$&'()*+,;=:@-]{0,64}){0,16}(\?[A-Za-z0-9._~!$&'()*+,;=:@/-]{0,128})?)"
+      R"($)";
   static const auto* const known = new std::map<std::string_view, std::string_view>{
       {"date", *kDate},        {"time", *kTime}, {"date-time", *kDateTime}, {"email", *kEmail},
       {"ipv4", kIpv4},         {"ipv6", kIpv6},  {"uuid", kUuid},           {"hostname", *kHost},

@@ -150,7 +150,8 @@ TEST(JsonSchemaTest, ArraysAndCombinations) {
        {R"({"b": 2, "c": 3})", R"({"c": 3})"},
        {R"({"b": 2})", R"({"c": 3, "b": 2})"}},
       {R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties":
-           {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+           {"v": {"type": "integer"},
+            "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
            "required": ["v", "next"]}}})",
        {R"({"v": 1, "next": null})", R"({"v": 1, "next": {"v": 2, "next": null}})"},
        {R"({"v": 1})"}},
