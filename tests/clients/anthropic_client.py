@@ -8,7 +8,7 @@ import sys
 import anthropic
 
 ROOT, KEY = sys.argv[1:]
-client = anthropic.Anthropic(base_url=ROOT, api_key=KEY, max_retries=0)
+client = anthropic.Anthropic(base_url=ROOT, api_key=KEY, max_retries=0, timeout=60)
 MODEL = "tiny"
 ASK = [{"role": "user", "content": "What is the weather in Bath?"}]
 TOOLS = [{"name": "weather", "description": "The weather of a city.",
