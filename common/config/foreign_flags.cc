@@ -44,7 +44,7 @@ constexpr char kReplicas[] =
     "replicas are --prefill-chains of `baton serve` and `baton up`, or more workers at one router";
 constexpr char kAttentionRanks[] =
     "attention is shared out by heads over the --tp-size ranks, which are as many either way";
-constexpr char kExperts[] = "no model with experts is served yet";
+constexpr char kExperts[] = "experts are dealt out to the --tp-size ranks";
 constexpr char kMeeting[] =
     "nothing listens there: ranks meet through the routers (--router-address)";
 constexpr char kWorkers[] =
