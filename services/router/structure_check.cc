@@ -20,25 +20,33 @@ absl::Status Compiled(const v1::TextStructure& structure) {
 
 }  // namespace
 
-absl::Status StructureCheck::Check(const v1::TextStructure& structure, const std::string& field) {
-  const auto named = [&](const absl::Status& status) {
-    return status.ok() ? status : InvalidField(field, std::string(status.message()));
-  };
-  std::string key = structure.SerializeAsString();
+bool StructureCheck::Knows(const std::string& key) {
   MutexLock lock(&mutex_);
-  if (const auto it = by_key_.find(key); it != by_key_.end()) {
-    kept_.splice(kept_.begin(), kept_, it->second);
-    return named(it->second->second);
-  }
-  const absl::Status status = Compiled(structure);
-  if (!status.ok()) return named(status);  // Hostile ones are large, and need not be kept.
-  kept_.emplace_front(key, status);
+  const auto it = by_key_.find(key);
+  if (it == by_key_.end()) return false;
+  kept_.splice(kept_.begin(), kept_, it->second);
+  return true;
+}
+
+void StructureCheck::Keep(std::string key) {
+  MutexLock lock(&mutex_);
+  kept_.push_front(key);
   by_key_[std::move(key)] = kept_.begin();
-  if (kept_.size() > kMaxKept) {
-    by_key_.erase(kept_.back().first);
-    kept_.pop_back();
+  if (kept_.size() <= kMaxKept) return;
+  by_key_.erase(kept_.back());
+  kept_.pop_back();
+}
+
+absl::Status StructureCheck::Check(const v1::TextStructure& structure, const std::string& field) {
+  std::string key = structure.SerializeAsString();
+  if (Knows(key)) return absl::OkStatus();
+  MutexLock lock(&compiling_);
+  if (Knows(key)) return absl::OkStatus();  // It was compiled meanwhile.
+  if (absl::Status status = Compiled(structure); !status.ok()) {
+    return InvalidField(field, std::string(status.message()));
   }
-  return status;
+  Keep(std::move(key));
+  return absl::OkStatus();
 }
 
 }  // namespace baton::router

@@ -6,7 +6,6 @@
 #include <list>
 #include <string>
 #include <unordered_map>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -15,7 +14,8 @@
 
 namespace baton::router {
 
-// Compiles one at a time, and remembers what became of the latest. Thread-safe.
+// Compiles one at a time, and remembers the latest that can be kept to: what is known does not wait
+// behind what is compiled. Thread-safe.
 class StructureCheck {
  public:
   // INVALID_ARGUMENT that names `field`; on the caller's thread, milliseconds for a new one.
@@ -24,11 +24,13 @@ class StructureCheck {
   static constexpr size_t kMaxKept = 256;
 
  private:
-  using Entry = std::pair<std::string, absl::Status>;
+  bool Knows(const std::string& key) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Keep(std::string key) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  Mutex compiling_;  // Taken before mutex_.
   Mutex mutex_;
-  std::list<Entry> kept_ ABSL_GUARDED_BY(mutex_);  // The latest used first.
-  std::unordered_map<std::string, std::list<Entry>::iterator> by_key_ ABSL_GUARDED_BY(mutex_);
+  std::list<std::string> kept_ ABSL_GUARDED_BY(mutex_);  // The latest used first.
+  std::unordered_map<std::string, std::list<std::string>::iterator> by_key_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::router
