@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/tokenizer/words/utf8.h"
 #include "common/types/limits.h"
+#include "common/types/turn.h"
 
 namespace baton::router {
 namespace {

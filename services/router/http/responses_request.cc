@@ -139,11 +139,12 @@ class ResponsesReader {
       const Json& tool = (*tools)[i];
       if (!tool.is_object()) return InvalidField(path, "must be an object");
       const Fields fields(tool, path + ".");
-      BATON_ASSIGN_OR_RETURN(const std::string type, RequiredString(fields, "type"));
-      if (type != "function") {
+      const absl::StatusOr<std::string> type = RequiredString(fields, "type");
+      BATON_RETURN_IF_ERROR(type.status());
+      if (*type != "function") {
         return InvalidField(
             fields.Path("type"),
-            absl::StrCat("\"", type.substr(0, 64),
+            absl::StrCat("\"", type->substr(0, 64),
                          "\" is not supported: no tool runs here, so only functions "
                          "of the client's are"));
       }
