@@ -57,8 +57,7 @@ constexpr char kTls[] =
 constexpr char kKernels[] = "the fastest kernels for this processor are taken";
 constexpr char kGraphs[] = "there are no graphs to capture";
 constexpr char kCompile[] = "there is nothing to compile";
-constexpr char kGuided[] =
-    "Baton has one of its own";
+constexpr char kGuided[] = "Baton has one of its own";
 constexpr char kPeers[] = "workers hear the shapes of their peers from the router";
 constexpr char kWholeContinuation[] = "decode reserves a request's whole continuation";
 constexpr char kRequestLog[] = "requests are logged by --log-requests, all else by --log-level";

@@ -22,8 +22,7 @@ const std::vector<float> kLogits = {std::log(0.15f), std::log(0.5f), std::log(0.
                                     std::log(0.25f)};
 
 absl::StatusOr<SampledToken> Sample(const std::vector<float>& logits, const SamplingParams& params,
-                                    uint64_t seed, int position,
-                                    TokenHistory* history = nullptr) {
+                                    uint64_t seed, int position, TokenHistory* history = nullptr) {
   return Sampler(static_cast<int>(logits.size()))
       .Sample({logits, &params, seed, position, history});
 }

@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/coverage.h"
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
@@ -80,7 +79,6 @@ void ChainPlanner::State::MakeRoomForRows() {
 }
 
 void ChainPlanner::State::Retract(uint64_t attempt_id) {
-  Covered<"planner: a request is retracted">();
   requests.at(attempt_id).retracting = true;
   std::erase(ready, attempt_id);
   aborts_due.push_back(attempt_id);
