@@ -133,7 +133,7 @@ std::shared_ptr<const Constraint::Local> Constraint::MakeLocal(StateId state, St
       reached[byte].push_back({edge.to, stack});
   }
   const std::span<const Vocabulary::Node> nodes = vocabulary_->nodes();
-  const auto take = [&](uint32_t i, int32_t at) {
+  const auto take = [&](uint32_t i, int32_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const std::span<const int32_t> tokens = vocabulary_->TokensOf(nodes[i]);
     local->tokens.insert(local->tokens.end(), tokens.begin(), tokens.end());
     if (table_->LeavesAt(at) && nodes[i].behind > i + 1) local->leaves.push_back(i);

@@ -15,7 +15,7 @@ constexpr uint32_t kLastSurrogate = 0xDFFF;
 
 CodeRanges Normalized(CodeRanges ranges) {
   CodeRanges cut;
-  for (CodeRange range : ranges) {
+  for (CodeRange& range : ranges) {
     range.high = std::min(range.high, kLastCodePoint);
     if (range.low > range.high) continue;
     if (range.low < kFirstSurrogate) {

@@ -447,6 +447,7 @@ class Compiler {
   NodeId KeyOfOthers(const std::vector<Property>& properties) {
     if (properties.empty()) return rules_.String();
     std::vector<std::string> taken;
+    taken.reserve(properties.size());
     for (const Property& property : properties) taken.push_back(property.name);
     return rules_.KeyBut(taken);
   }

@@ -65,7 +65,7 @@ int32_t StateTable::Find(std::vector<Place> reached) {
   return Keep(std::move(key));
 }
 
-int32_t StateTable::Keep(Key key) {
+int32_t StateTable::Keep(Key key) {  // NOLINT(performance-unnecessary-value-param): is moved.
   if (const auto it = ids_.find(key); it != ids_.end()) return it->second;
   if (keys_.size() >= kMaxStates || bytes_ > kMaxBytes) {
     overflowed_ = true;

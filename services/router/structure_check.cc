@@ -13,7 +13,7 @@ namespace {
 absl::Status Compiled(const v1::TextStructure& structure) {
   BATON_ASSIGN_OR_RETURN(const grammar::Source source, SourceOf(structure));
   const absl::Status status = grammar::Compile(source).status();
-  if (status.ok()) return status;
+  if (status.ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StripPrefix(status.message(), Concat(grammar::NameOf(source.kind), ": ")));
 }
