@@ -34,6 +34,7 @@ constexpr int kMasksPerSchema = 60;
 // Bytes, numbers of up to three digits, pieces of JSON, and words with and without a space before.
 std::shared_ptr<const Vocabulary> Words(size_t size) {
   std::vector<grammar::VocabularyToken> tokens;
+  tokens.reserve(size);
   for (int byte = 0; byte < 256; ++byte) {
     tokens.push_back({std::string(1, static_cast<char>(byte)), false});
   }

@@ -349,13 +349,14 @@ def test_a_higher_priority_overtakes_what_waits(tiny_model, tmp_path):
             ended.append(name)
 
         threads = []
-        for name, priority in (("first", 0), ("late", -1), ("usual", 0), ("soon", 3)):
+        # The chain has the first two by the time that the others come.
+        for name, priority in (("first", 0), ("second", 0), ("late", -1), ("usual", 0), ("soon", 3)):
             threads.append(threading.Thread(target=run, args=(name, priority)))
             threads[-1].start()
             time.sleep(0.03)
         for thread in threads:
             thread.join()
-        assert ended == ["first", "soon", "usual", "late"]
+        assert ended == ["first", "second", "soon", "usual", "late"]
         for wrong in (101, -101, "high", 1.5):
             status, body = cluster.post("/v1/completions", {"model": "tiny", "prompt": PROMPT, "priority": wrong})
             assert status == 400 and body["error"]["param"] == "priority", body

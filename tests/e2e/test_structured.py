@@ -148,7 +148,7 @@ BAD = [
     ({"guided_regex": "a", "regex": "a"}, "regex", "is given beside guided_regex"),
     ({"guided_regex": "(a"}, "guided_regex", "position 2: a group does not end"),
     ({"guided_regex": "((a{1000}){1000}){1000}"}, "guided_regex", "counts within one another"),
-    ({"guided_grammar": "root ::= root \"a\""}, "guided_grammar", "left recursion"),
+    ({"guided_grammar": "root ::= root \"a\" | \"b\""}, "guided_grammar", "left recursion"),
     ({"guided_choice": []}, "guided_choice", "1 to 4096 texts"),
     ({"guided_choice": "a"}, "guided_choice", "a list of texts"),
     ({"guided_json": {"title": "x" * (1 << 20)}}, "guided_json", "more than the 262144 accepted"),

@@ -86,11 +86,11 @@ class SparseLayerTest : public testing::Test {
     LayerBlock block;
     block.sparse = true;
     block.post_attention_norm.assign(kHidden, 1);
-    block.router = Matrix(kExperts, kHidden, Random(kExperts * kHidden));
+    block.router = Matrix(kExperts, kHidden, Random(size_t{kExperts} * kHidden));
     for (int expert = 0; expert < kExperts; ++expert) {
       GatedBlock gated;
-      gated.gate_up = Matrix(2 * kInner, kHidden, Random(2 * kInner * kHidden));
-      gated.down = Matrix(kHidden, kInner, Random(kHidden * kInner));
+      gated.gate_up = Matrix(2 * kInner, kHidden, Random(size_t{2} * kInner * kHidden));
+      gated.down = Matrix(kHidden, kInner, Random(size_t{kHidden} * kInner));
       if (held.Contains(expert)) block.experts.push_back(std::move(gated));
     }
     return block;
