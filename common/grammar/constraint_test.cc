@@ -11,6 +11,7 @@ namespace {
 // All bytes, pieces of JSON and of words, and special tokens.
 std::vector<VocabularyToken> Tokens() {
   std::vector<VocabularyToken> tokens;
+  tokens.reserve(512);
   for (int byte = 0; byte < 256; ++byte)
     tokens.push_back({std::string(1, static_cast<char>(byte))});
   for (const char* piece :

@@ -101,6 +101,7 @@ TEST(ModelConfigTest, SparseLayersFollowTheStepAndTheList) {
   json["num_local_experts"] = 16;  // As transformers 5 writes it.
   const ModelConfig config = Parse(json);
   std::vector<bool> sparse;
+  sparse.reserve(6);
   for (int layer = 0; layer < 6; ++layer) sparse.push_back(config.sparse(layer));
   EXPECT_EQ(sparse, (std::vector<bool>{false, true, false, false, false, true}));
   EXPECT_EQ(config.SparseLayers(1, 4), 1);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "common/grammar/match_text.h"
 #include "common/tokenizer/chat/output/testing/parsed_answer.h"
 
@@ -56,7 +57,7 @@ TEST(CallGrammarTest, TextMayStandAroundCallsThatAreNotForced) {
     ASSERT_EQ(matcher.error(), "");
     EXPECT_TRUE(matcher.Matches("No call."));
     EXPECT_TRUE(matcher.Matches("So: " + text)) << text;
-    EXPECT_TRUE(matcher.Matches("So: " + text + " and " + text)) << text;
+    EXPECT_TRUE(matcher.Matches(absl::StrCat("So: ", text, " and ", text))) << text;
     EXPECT_FALSE(matcher.Matches(std::string(MarksOf(format).begin[0]) + "x")) << text;
   }
 }
