@@ -38,9 +38,9 @@ class Fp8Test : public ::testing::TestWithParam<const char*> {
     (widened ? model.fp8_widened : model.fp8) = true;
     return OptionsFor(ModelPath(std::string(GetParam()) + (widened ? "-wide" : "-fp8"), model));
   }
-  static std::vector<float> Logits(const ExecutorOptions& options, std::vector<int> cuts,
+  static std::vector<float> Logits(const ExecutorOptions& options, const std::vector<int>& cuts,
                                    int ranks) {
-    testing::RankChain chain(options, std::move(cuts), ranks);
+    testing::RankChain chain(options, cuts, ranks);
     std::vector<float> logits = chain.Logits(RandomPrompt(230), 0);
     const int32_t token = 7;
     const std::vector<float> next = chain.Logits(std::span(&token, 1), 230);

@@ -68,7 +68,8 @@ int64_t InnerColumns(const ModelConfig& config) {
 // their scores and which experts they go to; and one expert's rows.
 Wide SparseScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
   if (config.SparseLayers(shape.layers.begin, shape.layers.end) == 0) return 0;
-  const Wide row = 2 * Wide{config.hidden_size} + config.experts.count + 5 * config.experts.active;
+  const Wide row =
+      2 * Wide{config.hidden_size} + config.experts.count + 5 * Wide{config.experts.active};
   const Wide rows = std::min<Wide>(shape.batch_tokens, kSparseRows);
   return (row * rows + 2 * Wide{config.hidden_size} * kRowBlock) * kFloatBytes;
 }

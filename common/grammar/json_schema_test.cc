@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "common/grammar/match_text.h"
 
 namespace baton::grammar {
@@ -245,7 +246,7 @@ TEST(JsonSchemaTest, HostileOnesAreRefused) {
   std::string doubled = R"({"$ref": "#/$defs/d0", "$defs": {)";
   for (int i = 0; i < 40; ++i) {
     const std::string next = R"({"$ref": "#/$defs/d)" + std::to_string(i + 1) + "\"}";
-    doubled += "\"d" + std::to_string(i) + R"(": {"prefixItems": [)" + next + ", " + next + "]},";
+    absl::StrAppend(&doubled, "\"d", i, R"(": {"prefixItems": [)", next, ", ", next, "]},");
   }
   EXPECT_EQ(ErrorOf(Schema(doubled + R"("d40": {"const": 1}}})")), "");
   std::string many = R"({"properties": {"a": 1)";

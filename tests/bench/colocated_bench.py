@@ -5,6 +5,8 @@ Prints one flat JSON object; ratios are of one run.
   the same without them, with --target-itl-ms; itl_p99_unbounded without it.
 - itl_ttft_cost: the mean TTFT of those prompts, bounded over unbounded.
 - prefix_ttft_*: TTFT of a prompt of 4,096 tokens of which 3,840 are cached, over one of which none is.
+- retraction_same: whether 200 texts of which a third fit the pool together, with pages for 16 new tokens each at first,
+  are those of a pool that has room; retraction_throughput: their rate over that pool's; retractions: how many there were.
 - serve_vs_split_*: requests and tokens a second of one colocated chain with two threads, over a cluster of a prefill
   stage and a decode service with one thread each.
 """
@@ -45,12 +47,13 @@ def checked(answer):
 
 
 @contextlib.contextmanager
-def serving(colocated, *flags):
+def serving(colocated, *flags, kv_tokens=120_000):
     """A client of a colocated chain with two threads, or of a prefill stage and a decode service with one each."""
     shape = {"chains": 0, "decodes": 0, "colocated": 1, "colocated_flags": ["--threads", 2]} if colocated else {}
-    flags = ["--kv-cache-tokens", 120_000, *flags]
+    flags = ["--kv-cache-tokens", kv_tokens, *flags]
     with tempfile.TemporaryDirectory() as logs, \
             clusters.Cluster(str(MODEL), logs, stages=1, flags=flags, **shape) as one, Client(one.target) as client:
+        client.cluster = one
         yield client
 
 
@@ -146,9 +149,29 @@ def measure_load(flat):
         flat[f"serve_{what}_per_s"] = round(statistics.median(rate[i] for rate in rates["serve"]), 2)
 
 
+def texts(client):
+    """200 texts, 24 at a time, and how many seconds they took."""
+    begun = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        answers = list(pool.map(lambda i: checked(client.greedy(tokens(64, 900 + i), 200)).tokens, range(200)))
+    return answers, time.monotonic() - begun
+
+
+def measure_retraction(flat):
+    with serving(True) as client:
+        expected, roomy_s = texts(client)
+    with serving(True, "--num-reserved-decode-tokens", 16, kv_tokens=24 * 264 // 3) as client:
+        answers, pressed_s = texts(client)
+        time.sleep(1)  # Counters are published now and then.
+        flat["retractions"] = client.cluster.metric("colocated-0-0", "baton_retractions_total")
+    flat["retraction_same"] = int(answers == expected)
+    flat["retraction_throughput"] = round(roomy_s / pressed_s, 3)
+
+
 def main():
     flat = {"streams": STREAMS, "long_prompt_tokens": LONG}
     measure_prefix(flat)
+    measure_retraction(flat)
     measure_guard(flat)
     measure_load(flat)
     print(json.dumps(flat, indent=1))

@@ -1,8 +1,5 @@
 """Structured output: mask_us of a vocabulary of 131,072 tokens, compile_ms of 200 schemas, validity of 2,000 texts that
-random models write at temperature 2.
-
-`bazel build //tests/bench:grammar_bench` before it.
-"""
+random models write at temperature 2."""
 
 import json
 import pathlib

@@ -26,6 +26,8 @@ BENCHES = {
     "colocated": ("//services/baton", "chains that decode: time between tokens, prefixes, beside a pair", "script"),
     "cpu": ("//services/baton", "a timed profile of this processor, fitted to real chunks and steps", "script"),
     "engine": ("//common/engine:engine_benchmark", "kernels beside the FMA peak of the same run", "google"),
+    "grammar": ("//tests/bench:grammar_bench", "masks and compiling of structured output, validity of random texts",
+                "script"),
     "hops": ("//services/baton", "where the milliseconds go that `timed` finds added, by spans", "script"),
     "load": ("//services/baton", "short and long prompts under load, fair and first come, first served", "script"),
     "parallel": ("//tests/bench:parallel", "element types, the seam, row-parallel chunks (root)", "script"),

@@ -85,7 +85,7 @@ void ChatBody::Result(std::string call_id, std::string text, std::string path) {
   Say(std::move(text));
 }
 
-void ChatBody::Offer(Json function, std::string schema, const std::string& path,
+void ChatBody::Offer(Json function, const std::string& schema, const std::string& path,
                      const std::string& schema_name) {
   const std::string chat = absl::StrCat("tools[", tools_.size(), "]");
   renames_.Add(chat, path);

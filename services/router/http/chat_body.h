@@ -55,7 +55,7 @@ class ChatBody {
 
   // A function as the client describes it: its name, its description and the text of its schema,
   // null and empty for what it has not.
-  void Offer(Json function, std::string schema, const std::string& path,
+  void Offer(Json function, const std::string& schema, const std::string& path,
              const std::string& schema_name);
 
   // `client`: what the client calls the field.

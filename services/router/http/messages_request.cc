@@ -130,7 +130,7 @@ class MessagesReader {
       for (const char* name : {"name", "description", "strict"}) {
         if (const Json* value = fields.Find(name)) function[name] = *value;
       }
-      chat.Offer(std::move(function), std::move(text), path, "input_schema");
+      chat.Offer(std::move(function), text, path, "input_schema");
     }
     return absl::OkStatus();
   }

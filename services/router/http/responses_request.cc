@@ -161,7 +161,7 @@ class ResponsesReader {
       for (const char* name : {"name", "description", "strict"}) {
         if (const Json* value = fields.Find(name)) function[name] = *value;
       }
-      chat.Offer(std::move(function), std::move(schema), path, "parameters");
+      chat.Offer(std::move(function), schema, path, "parameters");
     }
     return absl::OkStatus();
   }
