@@ -6,7 +6,7 @@ Prints one flat JSON object; ratios are of one run.
 - itl_ttft_cost: the mean TTFT of those prompts, bounded over unbounded.
 - prefix_ttft_*: TTFT of a prompt of 4,096 tokens of which 3,840 are cached, over one of which none is.
 - retraction_same: whether 200 texts of which a third fit the pool together, with pages for 16 new tokens each at first,
-  are those of a pool that has room; retraction_throughput: their rate over that pool's; retractions: how many there were.
+  are those of a pool that has room; retraction_throughput: their rate over that pool's; retractions: their number.
 - serve_vs_split_*: requests and tokens a second of one colocated chain with two threads, over a cluster of a prefill
   stage and a decode service with one thread each.
 """

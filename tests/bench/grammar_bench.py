@@ -51,7 +51,8 @@ def schemas():
     rng = random.Random(11)
     made = [schema(rng, rng.randrange(1, 4)) for _ in range(SCHEMAS - 1)]
     tree = {"type": "object", "properties": {"value": {"type": "boolean"}, "next": {"anyOf": [
-        {"type": "null"}, {"type": "null"}, {"$ref": "#"}]}}, "required": ["value", "next"], "additionalProperties": False}
+        {"type": "null"}, {"type": "null"}, {"$ref": "#"}]}},
+            "required": ["value", "next"], "additionalProperties": False}
     return [*made, tree]
 
 

@@ -318,14 +318,15 @@ def test_a_pair_and_a_colocated_chain_share_a_router(tiny_model, tmp_path, oracl
 
 @pytest.mark.parametrize("stages", [1, 2])
 def test_requests_that_give_way_get_the_same_text(tiny_model, tmp_path, oracle, stages):
-    """Texts of 200 tokens want several times the pages that there are. One has penalties, which count what was drawn, and
-    one a structure, which goes on from it."""
+    """Texts of 200 tokens want several times the pages that there are. One has penalties, which count what was drawn,
+    and one a structure, which goes on from it."""
     flags = ["--page-size", 16, "--kv-cache-tokens", 640, "--num-reserved-decode-tokens", 8,
              "--failpoints", "prefill.compute=delay:2"]
     prompts = [prompt_of(length) for length in (10, 20, 30, 40, 50, 17, 33, 16)]
     penalised = {"max_tokens": 200, "temperature": 0, "presence_penalty": 1.5, "repetition_penalty": 1.3}
     with colocated_cluster(tiny_model, tmp_path, stages, flags=flags) as cluster, Client(cluster.target) as client:
-        special = [penalised, {"max_tokens": 200, "temperature": 1, "seed": 3, "guided_regex": "([a-z]+, ){20,}[A-Z]{9}"}]
+        structured = {"max_tokens": 200, "temperature": 1, "seed": 3, "guided_regex": "([a-z]+, ){20,}[A-Z]{9}"}
+        special = [penalised, structured]
         alone = [text_of(cluster, **fields) for fields in special]
         with concurrent.futures.ThreadPoolExecutor(len(special)) as pool:
             beside = [pool.submit(text_of, cluster, **fields) for fields in special]

@@ -1,5 +1,5 @@
-"""Models with experts, windows and FP8 weights through whole clusters: greedy tokens equal the oracle's apart and colocated,
-with stages and ranks, and a checkpoint that lacks an expert is refused before anything starts."""
+"""Models with experts, windows and FP8 weights through whole clusters: greedy tokens equal the oracle's apart and
+colocated, with stages and ranks, and a checkpoint that lacks an expert is refused before anything starts."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Structured output over live clusters: the shipped model writes nonsense, and all of it must fit what was asked for."""
+"""Structured output over live clusters: the shipped model writes nonsense, and all of it must fit what is asked for."""
 
 import concurrent.futures
 import json

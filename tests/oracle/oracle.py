@@ -8,7 +8,8 @@ import numpy as np
 
 DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "F8_E4M3": np.uint8}
 # What the codes of E4M3 below 128 are worth; the others are their negatives.
-E4M3 = np.array([(code % 8) * 2.0 ** -9 if code < 8 else (8 + code % 8) * 2.0 ** (code // 8 - 10) for code in range(127)]
+E4M3 = np.array([(code % 8) * 2.0 ** -9 if code < 8 else (8 + code % 8) * 2.0 ** (code // 8 - 10)
+                 for code in range(127)]
                 + [np.nan], np.float32)
 
 
@@ -128,7 +129,8 @@ class Oracle:
         attended = self.attend(q, k, v, begin).reshape(len(x), -1)
         x = x + attended @ self.weight(prefix + "self_attn.o_proj.weight").T
         h = rms_norm(x, self.weight(prefix + "post_attention_layernorm.weight"), self.epsilon)
-        for block, names in (("mlp.", ("gate_proj", "up_proj", "down_proj")), ("block_sparse_moe.", ("w1", "w3", "w2"))):
+        for block, names in (("mlp.", ("gate_proj", "up_proj", "down_proj")),
+                             ("block_sparse_moe.", ("w1", "w3", "w2"))):
             if prefix + block + "gate.weight" in self.tensors:
                 return x + self.experts(h, prefix + block, names)
         return x + self.gated(h, prefix + "mlp.", ("gate_proj", "up_proj", "down_proj"))
