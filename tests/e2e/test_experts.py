@@ -103,7 +103,7 @@ def test_info_tells_the_experts_of_a_model(tmp_path):
 
 
 def published(directory, **config):
-    """A checkpoint of the published shape whose tensors are a hole in a file: nobody reads a weight."""
+    """A checkpoint of the published shape. Its tensors are a hole in a file, since validate reads no weight."""
     config = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "head_dim": 128, "num_experts": 128,
               "num_experts_per_tok": 8, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
               "num_key_value_heads": 4, "vocab_size": 151936, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6,

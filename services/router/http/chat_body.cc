@@ -110,12 +110,15 @@ void ChatBody::Offer(Json function, const std::string& schema, const std::string
 }
 
 void ChatBody::Set(const std::string& name, const Json& value, const std::string& client) {
-  SetText(name, Dump(value), client);
+  fields_[name] = Dump(value);
+  renames_.Add(name, client);
 }
 
-void ChatBody::SetText(const std::string& name, std::string json, const std::string& client) {
-  fields_[name] = std::move(json);
-  renames_.Add(name, client);
+void ChatBody::SetSchema(const std::string& named, const std::string& client) {
+  fields_["response_format"] =
+      absl::StrCat("{\"type\": \"json_schema\", \"json_schema\": ", named, "}");
+  renames_.Add("response_format", client);
+  renames_.Add("response_format.json_schema", client);
 }
 
 void ChatBody::Copy(const Fields& fields, std::initializer_list<const char*> names) {

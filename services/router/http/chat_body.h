@@ -60,7 +60,8 @@ class ChatBody {
 
   // `client`: what the client calls the field.
   void Set(const std::string& name, const Json& value, const std::string& client);
-  void SetText(const std::string& name, std::string json, const std::string& client);
+  // The answer's schema. `named`: the text of an object with name, schema and strict.
+  void SetSchema(const std::string& named, const std::string& client);
   // Fields that mean the same in both protocols, where the client gives them.
   void Copy(const Fields& fields, std::initializer_list<const char*> names);
 

@@ -216,12 +216,8 @@ class MessagesReader {
     if (schema == nullptr || !schema->is_object()) return fields.Wrong("schema", "an object");
     const jinja::Value& ordered = *ordered_.Find("output_config")->dict().Find("format");
     BATON_ASSIGN_OR_RETURN(const std::string text, JsonAsWritten(*ordered.dict().Find("schema")));
-    chat.SetText(
-        "response_format",
-        absl::StrCat("{\"type\": \"json_schema\", \"json_schema\": {\"name\": \"answer\", ",
-                     "\"strict\": true, \"schema\": ", text, "}}"),
-        "output_config.format");
-    chat.renames().Add("response_format.json_schema", "output_config.format");
+    chat.SetSchema(absl::StrCat("{\"name\": \"answer\", \"strict\": true, \"schema\": ", text, "}"),
+                   "output_config.format");
     return absl::OkStatus();
   }
 

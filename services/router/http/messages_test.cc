@@ -2,9 +2,8 @@
 #include <tuple>
 
 #include "common/base/status.h"
-#include "common/tokenizer/chat/jinja/json.h"
 #include "services/router/core/context_overflow.h"
-#include "services/router/http/testing/handler_fixture.h"
+#include "services/router/http/testing/agent_fixture.h"
 
 namespace baton::router {
 namespace {
@@ -13,14 +12,8 @@ constexpr char kPath[] = "/v1/messages";
 constexpr char kCall[] =
     R"(<tool_call>{"name": "get", "arguments": {"z": 1, "a":  "Ulm"}}</tool_call>)";
 
-class MessagesTest : public HandlerFixture {
+class MessagesTest : public AgentFixture {
  protected:
-  MessagesTest() {
-    gateway_.format.tools = chat::ToolFormat::kHermes;
-    gateway_.format.template_takes_tools = true;
-    gateway_.format.reasoning = chat::ReasoningFormat::kThink;
-  }
-
   static Json Request(const Json& more = Json::object()) {
     Json body = {{"model", "tiny"},
                  {"max_tokens", 50},
@@ -38,24 +31,7 @@ class MessagesTest : public HandlerFixture {
   std::shared_ptr<FakeExchange> Ask(const Json& more = Json::object()) {
     return Post(kPath, Request(more));
   }
-  void Finish(const std::string& text, Outcome outcome = Finished(FinishReason::kStop)) {
-    for (const char c : text) gateway_.sinks.back()->OnTokens({std::string(1, c), {Token("x", 0)}});
-    gateway_.sinks.back()->OnFinished(std::move(outcome));
-  }
-  // The messages of the chat that a request becomes, as the template hears them.
-  Json Heard(const Json& more) {
-    const auto exchange = Ask(more);
-    EXPECT_FALSE(exchange->response.has_value()) << exchange->response->body;
-    Json messages = Json::array();
-    for (const ChatMessage& message : gateway_.encoded_chat.messages) {
-      messages.push_back(Shown(message.fields));
-    }
-    return messages;
-  }
-  static Json Shown(const jinja::Value& value) {
-    jinja::Budget budget{jinja::RenderLimits()};
-    return Json::parse(jinja::ToJson(value, {}, budget).value().bytes());
-  }
+  Json Heard(const Json& more) { return HeardOf(*Ask(more)); }
   Json Error(const Json& more, int status = 400) {
     const auto exchange = Ask(more);
     EXPECT_TRUE(exchange->response.has_value()) << more;
@@ -64,15 +40,7 @@ class MessagesTest : public HandlerFixture {
     EXPECT_EQ(exchange->Body()["type"], "error");
     return exchange->Body()["error"];
   }
-  // The events of a stream, the name of each checked.
-  static std::vector<Json> Events(const FakeExchange& exchange) {
-    std::vector<Json> events;
-    for (size_t i = 0; i < exchange.events.size(); ++i) {
-      events.push_back(exchange.Event(i));
-      EXPECT_EQ(exchange.names[i], events.back()["type"]);
-    }
-    return events;
-  }
+  static std::vector<Json> Events(const FakeExchange& exchange) { return NamedEvents(exchange); }
 };
 
 TEST_F(MessagesTest, AnAnswerHasBlocksInTheirOrder) {

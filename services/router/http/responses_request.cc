@@ -206,10 +206,7 @@ class ResponsesReader {
                              JsonAsWritten(*ordered.dict().Find("schema")));
       absl::StrAppend(&inner, named.empty() ? "" : ", ", "\"schema\": ", schema);
     }
-    chat.SetText("response_format",
-                 absl::StrCat("{\"type\": \"json_schema\", \"json_schema\": ", inner, "}}"),
-                 "text.format");
-    chat.renames().Add("response_format.json_schema", "text.format");
+    chat.SetSchema(inner + "}", "text.format");
     return absl::OkStatus();
   }
 

@@ -1,7 +1,6 @@
 // OpenAI's Responses: what a request becomes, what the response and its events say, refusals.
 #include "common/base/status.h"
-#include "common/tokenizer/chat/jinja/json.h"
-#include "services/router/http/testing/handler_fixture.h"
+#include "services/router/http/testing/agent_fixture.h"
 
 namespace baton::router {
 namespace {
@@ -10,14 +9,8 @@ constexpr char kPath[] = "/v1/responses";
 constexpr char kCall[] =
     R"(<tool_call>{"name": "get", "arguments": {"z": 1, "a":  2}}</tool_call>)";
 
-class ResponsesTest : public HandlerFixture {
+class ResponsesTest : public AgentFixture {
  protected:
-  ResponsesTest() {
-    gateway_.format.tools = chat::ToolFormat::kHermes;
-    gateway_.format.template_takes_tools = true;
-    gateway_.format.reasoning = chat::ReasoningFormat::kThink;
-  }
-
   static Json Request(const Json& more) {
     Json body = {{"model", "tiny"}, {"input", "x"}};
     if (more.is_object()) body.update(more);
@@ -32,31 +25,11 @@ class ResponsesTest : public HandlerFixture {
   std::shared_ptr<FakeExchange> Ask(const Json& more = Json::object()) {
     return Post(kPath, Request(more));
   }
-  void Finish(const std::string& text, Outcome outcome = Finished(FinishReason::kStop)) {
-    for (const char c : text) gateway_.sinks.back()->OnTokens({std::string(1, c), {Token("x", 0)}});
-    gateway_.sinks.back()->OnFinished(std::move(outcome));
-  }
-  static Json Shown(const jinja::Value& value) {
-    jinja::Budget budget{jinja::RenderLimits()};
-    return Json::parse(jinja::ToJson(value, {}, budget).value().bytes());
-  }
-  Json Heard(const Json& more) {
-    const auto exchange = Ask(more);
-    EXPECT_FALSE(exchange->response.has_value()) << exchange->response->body;
-    Json messages = Json::array();
-    for (const ChatMessage& message : gateway_.encoded_chat.messages) {
-      messages.push_back(Shown(message.fields));
-    }
-    return messages;
-  }
-  // The events of a stream, their names and numbers checked.
+  Json Heard(const Json& more) { return HeardOf(*Ask(more)); }
+  // Their numbers are checked, too.
   static std::vector<Json> Events(const FakeExchange& exchange) {
-    std::vector<Json> events;
-    for (size_t i = 0; i < exchange.events.size(); ++i) {
-      events.push_back(exchange.Event(i));
-      EXPECT_EQ(exchange.names[i], events.back()["type"]);
-      EXPECT_EQ(events.back()["sequence_number"], i);
-    }
+    std::vector<Json> events = NamedEvents(exchange);
+    for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i]["sequence_number"], i);
     return events;
   }
 };
