@@ -124,14 +124,22 @@ TEST(RankChainTest, RanksMeasureInTheSameSteps) {
 // What chunks cost is measured by all ranks of a stage before it is ready;
 // once, though a rank comes back. The second stage's fake ranks fail at the first step, as they
 // were sent no activations: their group ends, and the next one serves without having measured.
+// They fail only after the first stage has begun, which their failure cuts short.
 TEST(RankChainTest, RanksMeasureTogetherBeforeTheyAreReady) {
   std::array<std::atomic<int>, 4> steps{};
   TestChain::Settings settings = {.stages = 2, .ranks = 2};
   settings.rank_sweep =
       SweepLimits{.max_chunk_tokens = 512, .max_context_tokens = 4096, .budget_us = 60'000'000};
   settings.page_count = 256;
+  const auto wait_for_the_first_stage = [&steps] {
+    const int64_t patience_us = NowUs() + 10'000'000;
+    while ((steps[0] == 0 || steps[1] == 0) && NowUs() < patience_us) std::this_thread::yield();
+  };
   for (int rank = 0; rank < 4; ++rank) {
-    settings.before_forward[rank] = [&steps, rank] { ++steps[static_cast<size_t>(rank)]; };
+    settings.before_forward[rank] = [&steps, rank, wait_for_the_first_stage] {
+      ++steps[static_cast<size_t>(rank)];
+      if (rank >= 2) wait_for_the_first_stage();
+    };
   }
   TestChain chain(settings);
   ASSERT_TRUE(chain.WaitReady());

@@ -267,6 +267,8 @@ def stop_a_stage(cluster, client):
 def test_faults_show_where_they_should(observed):
     """The last test of the module: all panels but those of STAY_ZERO show something, and alerts see the faults."""
     cluster, prometheus, client, collector = observed
+    # Exporters send every few seconds: a collector that stops before that has seen no span.
+    prometheus.wait_numbers('sum(rate(baton_trace_spans_total{fate="exported"}[1m])) > 0', 60)
     collector.stop()  # While all the rest goes wrong exporters lose their patience.
     crowd(cluster)
     lose_a_decode(cluster, prometheus, client)
