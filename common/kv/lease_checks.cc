@@ -80,11 +80,12 @@ absl::Status LeaseTable::State::CheckRun(const Slot& slot, const WriterProgress&
                                          const KvDataHeader& header, size_t payload_bytes,
                                          KvRefusal& refusal) const {
   const auto page_total = static_cast<int64_t>(slot.grant.pages.size());
-  if (header.first_page < 0 || header.page_count < 1 ||
+  if (header.first_page < slot.grant.first_page || header.page_count < 1 ||
       int64_t{header.first_page} + header.page_count > page_total) {
     refusal = KvRefusal::kBadRange;
-    return absl::InvalidArgumentError(absl::StrCat(
-        header.page_count, " pages from ", header.first_page, " on, the prompt has ", page_total));
+    return absl::InvalidArgumentError(
+        absl::StrCat(header.page_count, " pages from ", header.first_page, " on, the grant has [",
+                     slot.grant.first_page, ", ", page_total, ") of the prompt"));
   }
   const bool in_parts = writer.parts_per_page > 1;
   if (header.part < 0 || header.part >= writer.parts_per_page ||

@@ -26,7 +26,8 @@ struct WriterProgress {
   bool draws = false;     // Its commit has the first token.
   size_t band_bytes = 0;  // Per page: these heads of its layers.
   int parts_per_page = 1;
-  std::vector<PartState> parts;  // Those of the prompt's pages, in order.
+  int first_page = 0;            // The grant's.
+  std::vector<PartState> parts;  // Those of the prompt's pages from there on, in order.
   int arrived = 0;
   uint64_t bytes = 0;
   uint64_t checksum_sum = 0;
@@ -35,7 +36,8 @@ struct WriterProgress {
   bool Complete() const { return commit.has_value() && arrived == static_cast<int>(parts.size()); }
   // The range of `parts` that `header` describes. The header's range has been checked.
   std::pair<size_t, size_t> PartsOf(const KvDataHeader& header) const {
-    const auto begin = static_cast<size_t>(header.first_page * parts_per_page + header.part);
+    const int page = header.first_page - first_page;
+    const auto begin = static_cast<size_t>(page * parts_per_page + header.part);
     return {begin, begin + (parts_per_page == 1 ? static_cast<size_t>(header.page_count) : 1)};
   }
 };

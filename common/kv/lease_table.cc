@@ -40,7 +40,9 @@ void LeaseTable::Grant(KvGrant grant, int64_t now_us) {
   BATON_CHECK(slot.state == SlotState::kFree) << "slot " << grant.slot << " is taken";
   BATON_CHECK(grant.generation > table.last_generation)
       << "generation " << grant.generation << " after " << table.last_generation;
-  BATON_CHECK(!grant.pages.empty()) << "a grant of no pages";
+  const auto page_count = static_cast<int>(grant.pages.size());
+  BATON_CHECK(grant.first_page >= 0 && grant.first_page < page_count)
+      << "a grant of pages from " << grant.first_page << " to " << page_count;
   table.last_generation = grant.generation;
   slot =
       Slot{.state = SlotState::kGranted, .granted_us = now_us};  // Nothing of the last grant stays.
@@ -57,8 +59,10 @@ void LeaseTable::Grant(KvGrant grant, int64_t now_us) {
     const KvLayout band = table.options.layout.WithHeads(progress.heads.size());
     progress.band_bytes = band.BandBytes(writer.layers);
     progress.parts_per_page = band.PartsPerPage(writer.layers, table.options.part_bytes);
-    progress.parts.assign(grant.pages.size() * static_cast<size_t>(progress.parts_per_page),
-                          PartState::kMissing);
+    progress.first_page = grant.first_page;
+    progress.parts.assign(
+        static_cast<size_t>((page_count - grant.first_page) * progress.parts_per_page),
+        PartState::kMissing);
     slot.writers.push_back(std::move(progress));
     ++table.heard.try_emplace(writer.instance, LastHeard{now_us, 0}).first->second.grants;
   }

@@ -44,7 +44,7 @@ struct KvDataHeader {
   uint64_t decode_incarnation = 0;
   uint64_t writer_incarnation = 0;
   LayerRange layers;
-  int first_page = 0;  // Index within the prompt's pages.
+  int first_page = 0;  // Index within the prompt's pages; not before the grant's.
   int page_count = 0;
   int part = 0;           // If a page has several parts; page_count is then 1.
   uint64_t bytes = 0;     // The payload's length: page_count bands of the writer, or one part.
@@ -94,6 +94,8 @@ struct KvGrant {
   // its heads of every layer exactly once (the decode core has checked).
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
+  // Nothing is written to the pages before it: their KV is there. Below pages.size().
+  int first_page = 0;
 };
 
 // Where to place a run: bytes [offset_bytes, offset_bytes + page_bytes) of the writer's band of
@@ -114,7 +116,7 @@ enum class KvRefusal {
   kStaleGeneration,
   kWrongIncarnation,
   kNotAWriter,  // The layers or the writer's incarnation are not in the grant.
-  kBadRange,    // Pages outside the prompt.
+  kBadRange,    // Pages outside the prompt, or before the grant's first one.
   kBadLength,
   kDuplicate,  // A page that has arrived or is arriving, or a second commit that differs.
   kConsumed,   // Committed or failed before.

@@ -398,5 +398,41 @@ TEST_F(LeaseTableDeathTest, BreachesOfTheContractEndTheProcess) {
   EXPECT_DEATH(table_.OnPlaced(77, absl::OkStatus(), 0, 0, events_), "receipt 77");
 }
 
+// Pages before the first one were there: they are not waited for, and not written.
+TEST_F(LeaseTableTest, AGrantMayBeginBehindPagesThatAreThere) {
+  table_.Grant({.slot = 2,
+                .generation = 2,
+                .pages = {20, 21, 22, 23},
+                .writers = {kFront, kBack},
+                .first_page = 3},
+               0);
+  const auto header = [](const KvWriter& writer, int first_page, int page_count) {
+    KvDataHeader of_grant = Header(writer, first_page, page_count);
+    of_grant.slot = 2;
+    of_grant.generation = 2;
+    return of_grant;
+  };
+  EXPECT_EQ(Refused(header(kFront, 2, 1)), KvRefusal::kBadRange);
+  EXPECT_EQ(Refused(header(kFront, 2, 2)), KvRefusal::kBadRange);
+  KvRefusal refusal{};
+  const KvDataHeader front = header(kFront, 3, 1);
+  const auto placement = table_.OnData(front, front.bytes, kNowUs, refusal);
+  ASSERT_TRUE(placement.ok()) << placement.status();
+  EXPECT_EQ(placement->pages, (std::vector<int>{23}));
+  End(placement->receipt, front.checksum);
+  EXPECT_EQ(Refused(front), KvRefusal::kDuplicate);
+  const KvDataHeader back = header(kBack, 3, 1);
+  Place(back);
+  for (const auto& [writer, sum] : {std::pair(kFront, front.checksum), {kBack, back.checksum}}) {
+    EXPECT_TRUE(events_.empty());
+    KvCommit commit = Commit(writer, sum);
+    commit.slot = 2;
+    commit.generation = 2;
+    EXPECT_EQ(Committed(commit), std::nullopt);
+  }
+  ASSERT_EQ(events_.size(), 1u);
+  EXPECT_EQ(std::get<KvCommitted>(events_[0]).bytes, front.bytes + back.bytes);
+}
+
 }  // namespace
 }  // namespace baton

@@ -82,6 +82,22 @@ void PageTree::Unpin(Node node) {
   AddPins(node, 0, -1);
 }
 
+void PageTree::Extend(const std::string& salt, std::span<const int32_t> tokens,
+                      std::span<const int> owned, Prefix& prefix) {
+  Node last = prefix.node;
+  while (true) {
+    const auto next = static_cast<size_t>(prefix.pages);
+    if ((next + 1) * page_size_ > tokens.size()) break;
+    const Node node =
+        Insert(salt, last, tokens.subspan(next * page_size_, page_size_), owned[next]);
+    if (node == 0) break;
+    last = node;
+    ++prefix.pages;
+  }
+  MovePin(prefix.node, last);
+  prefix.node = last;
+}
+
 PageTree::Node PageTree::Insert(const std::string& salt, Node parent,
                                 std::span<const int32_t> tokens, int page) {
   BATON_CHECK(tokens.size() == page_size_) << tokens.size() << " tokens in a page";

@@ -48,6 +48,17 @@ class PageTree {
   // A pin on `from` becomes one on `to`, which is behind it or the same.
   void MovePin(Node from, Node to);
 
+  // What a request has of the tree: its first `pages` pages, of which it pins the last one.
+  struct Prefix {
+    Node node = 0;
+    int pages = 0;
+  };
+  // Takes the pages of `owned` behind `prefix` that hold only `tokens`, and moves the pin to the
+  // last of them. `tokens` and `owned` begin with the context. It stops where another request has
+  // put the same tokens: what it does not take stays the request's.
+  void Extend(const std::string& salt, std::span<const int32_t> tokens, std::span<const int> owned,
+              Prefix& prefix);
+
   // Takes `page`, which holds `tokens` (page_size of them) behind the prefix that ends with
   // `parent` (0: at the beginning), and returns its node. If the tree has another page there, or
   // one in whose place it would be found, it takes nothing and returns 0.

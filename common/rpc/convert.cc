@@ -107,10 +107,16 @@ absl::StatusOr<Ticket> FromProto(const v1::Ticket& proto, std::string_view field
                         absl::StrCat(proto.prompt_pages(), " is not in [1, prompt_tokens = ",
                                      proto.prompt_tokens(), "]"));
   }
+  if (proto.first_page() < 0 || proto.first_page() >= proto.prompt_pages()) {
+    return InvalidField(
+        Part(field, "first_page"),
+        absl::StrCat(proto.first_page(), " is not in [0, ", proto.prompt_pages(), ")"));
+  }
   ticket.slot = proto.slot();
   ticket.generation = proto.generation();
   ticket.prompt_tokens = proto.prompt_tokens();
   ticket.prompt_pages = proto.prompt_pages();
+  ticket.first_page = proto.first_page();
   BATON_ASSIGN_OR_RETURN(ticket.followers, FollowersOf(proto, field));
   return ticket;
 }
@@ -165,6 +171,7 @@ v1::Ticket ToProto(const Ticket& value) {
   proto.set_generation(value.generation);
   proto.set_prompt_tokens(value.prompt_tokens);
   proto.set_prompt_pages(value.prompt_pages);
+  proto.set_first_page(value.first_page);
   for (const InstanceRef& follower : value.followers) *proto.add_followers() = ToProto(follower);
   return proto;
 }

@@ -32,8 +32,8 @@ absl::StatusOr<LayerRange> FromProto(const v1::LayerRange& proto, std::string_vi
 // 0 <= rank < size <= kMaxTensorRanks.
 absl::StatusOr<TensorRank> FromProto(const v1::TensorRank& proto, std::string_view field);
 absl::StatusOr<KvWriter> FromProto(const v1::KvWriter& proto, std::string_view field);
-// Generation not 0, prompt_tokens >= 1, prompt_pages in [1, prompt_tokens]; kMaxTensorRanks ranks
-// of decode at most, no instance twice.
+// Generation not 0, prompt_tokens >= 1, prompt_pages in [1, prompt_tokens], first_page in
+// [0, prompt_pages); kMaxTensorRanks ranks of decode at most, no instance twice.
 absl::StatusOr<Ticket> FromProto(const v1::Ticket& proto, std::string_view field);
 // All sizes positive; the bytes of a page fit into 2^40.
 absl::StatusOr<KvLayout> FromProto(const v1::KvLayout& proto, std::string_view field);

@@ -39,6 +39,7 @@ TEST(ConvertTest, RoundTrips) {
   EXPECT_EQ(*FromProto(ToProto(ticket), "ticket"), ticket);
   Ticket of_ranks = ticket;
   of_ranks.followers = {{"decode-2", 4}, {"decode-1", 9}};
+  of_ranks.first_page = 2;
   EXPECT_EQ(*FromProto(ToProto(of_ranks), "ticket"), of_ranks);
   EXPECT_EQ(of_ranks.ranks(), 3);
   EXPECT_EQ(of_ranks.rank(0), of_ranks.decode);
@@ -79,6 +80,9 @@ TEST(ConvertTest, RefusesAndNamesTheField) {
   EXPECT_EQ(field_of(FromProto(ToProto(Ticket{{"d", 1}, 0, 0, 1, 1}), "t")), "t.generation");
   EXPECT_EQ(field_of(FromProto(ToProto(Ticket{{"d", 1}, 0, 1, 1, 2}), "t")), "t.prompt_pages");
   EXPECT_EQ(field_of(FromProto(ToProto(Ticket{{"d", 1}, 0, 1, 0, 0}), "t")), "t.prompt_tokens");
+  EXPECT_EQ(field_of(FromProto(ToProto(Ticket{{"d", 1}, 0, 1, 9, 2, {}, 2}), "t")), "t.first_page");
+  EXPECT_EQ(field_of(FromProto(ToProto(Ticket{{"d", 1}, 0, 1, 9, 2, {}, -1}), "t")),
+            "t.first_page");
   Ticket ranks{{"d", 1}, 0, 1, 1, 1};
   for (int i = 1; i < kMaxTensorRanks; ++i) ranks.followers.push_back({absl::StrCat("d", i), 1});
   EXPECT_EQ(field_of(FromProto(ToProto(ranks), "t")), "ok");

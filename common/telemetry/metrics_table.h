@@ -21,6 +21,7 @@ enum class Metric {
   kRequestDurationSeconds,
   kTtftSeconds,
   kTpotSeconds,
+  kItlSeconds,
   kPromptTokensTotal,
   kGenerationTokensTotal,
   kRequestRetriesTotal,
@@ -37,7 +38,11 @@ enum class Metric {
   kCachedPromptTokensTotal,
   kPrefixCachePages,
   kPrefixCacheEvictedPagesTotal,
+  kKvReusedPagesTotal,
   kRetractionsTotal,
+  kPlansIssuedTotal,
+  kDecodeWaitSeconds,
+  kPromptsChunked,
   kRequestChunks,
   kChunkTokens,
   kChunkComputeSeconds,
@@ -158,6 +163,8 @@ inline constexpr MetricLabel kWorkerLabels[] = {{"worker_role", kWorkerRoles},
                                                 {"state", kWorkerStates}};
 inline constexpr MetricLabel kDrainLabels[] = {{"cause", kDrainCauses}};
 inline constexpr MetricLabel kHttpRefusalLabels[] = {{"reason", kHttpRefusals}};
+inline constexpr const char* kPlanKinds[] = {"prefill", "decode", "mixed"};
+inline constexpr MetricLabel kPlanLabels[] = {{"kind", kPlanKinds}};
 inline constexpr MetricLabel kSpanLabels[] = {{"fate", kSpanFates}};
 inline constexpr MetricLabel kBuildLabels[] = {{"version", kVersions}};
 
@@ -221,6 +228,14 @@ inline constexpr MetricInfo kTable[] = {
      kR,
      {},
      kTpotBuckets},
+    {Metric::kItlSeconds,
+     "baton_inter_token_latency_seconds",
+     kHistogram,
+     "seconds",
+     "Time between two tokens of a request (ITL), once for each token after its first.",
+     kR,
+     {},
+     kTpotBuckets},
     {Metric::kPromptTokensTotal, "baton_prompt_tokens_total", kCounter, "tokens",
      "Prompt tokens of admitted requests.", kR},
     {Metric::kGenerationTokensTotal, "baton_generation_tokens_total", kCounter, "tokens",
@@ -261,11 +276,32 @@ inline constexpr MetricInfo kTable[] = {
     {Metric::kCachedPromptTokensTotal, "baton_cached_prompt_tokens_total", kCounter, "tokens",
      "Tokens of prompts whose KV was in the prefix cache (stage 0).", kP},
     {Metric::kPrefixCachePages, "baton_prefix_cache_pages", kGauge, "pages",
-     "Pages of the prefix cache, those in use among them (stage 0).", kP},
+     "Pages of the prefix cache, those in use among them (stage 0, rank 0 of a decode service).",
+     kP | kD},
     {Metric::kPrefixCacheEvictedPagesTotal, "baton_prefix_cache_evicted_pages_total", kCounter,
-     "pages", "Pages that the prefix cache gave up for requests that lacked some (stage 0).", kP},
+     "pages",
+     "Pages that the prefix cache gave up for requests that lacked some (stage 0, rank 0 of a "
+     "decode service).",
+     kP | kD},
+    {Metric::kKvReusedPagesTotal, "baton_kv_reused_pages_total", kCounter, "pages",
+     "Pages of prompts whose KV the decode service held, so that it was not sent.", kD},
     {Metric::kRetractionsTotal, "baton_retractions_total", kCounter, "requests",
      "Requests that gave their pages back for older ones and were computed again (stage 0).", kP},
+    {Metric::kPlansIssuedTotal, "baton_plans_issued_total", kCounter, "plans",
+     "Plans with work that stage 0 has issued, by kind: chunks of prompts (prefill), tokens of "
+     "requests that the chain decodes (decode), or both (mixed).",
+     kP, kPlanLabels},
+    {Metric::kDecodeWaitSeconds,
+     "baton_decode_wait_seconds",
+     kHistogram,
+     "seconds",
+     "How long a token that a colocated chain has drawn waits for the plan that feeds it, once for "
+     "each such token (stage 0).",
+     kP,
+     {},
+     kStepBuckets},
+    {Metric::kPromptsChunked, "baton_prompts_chunked", kGauge, "requests",
+     "Prompts that are computed in part now (stage 0).", kP},
     {Metric::kRequestChunks,
      "baton_request_chunks",
      kHistogram,

@@ -37,6 +37,9 @@ struct Ticket {
   // Ranks 1 and on of the decode service, whose rank 0 is `decode`. Slot, generation and the
   // prompt's pages are the same on all; each checks by its own incarnation what arrives.
   std::vector<InstanceRef> followers = {};
+  // Decode holds the prompt's pages before this one: the writers send from here on. There is at
+  // least one to send.
+  int first_page = 0;
 
   int ranks() const { return 1 + static_cast<int>(followers.size()); }
   const InstanceRef& rank(int index) const {

@@ -249,6 +249,7 @@ absl::Status ServeDecode(const v1::Options& options, ConnectGroup connect_group,
   own.max_running_requests = static_cast<int>(options.max_running_requests());
   own.max_queued_requests = static_cast<int>(options.max_queued_requests());
   own.max_context_tokens = runtime.max_context_tokens();
+  own.caches = !options.disable_radix_cache();
   own.kv_lease_ms = options.kv_lease_ms();
   worker::ClusterPeers peers;
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());

@@ -38,9 +38,9 @@ absl::Status DecodeRpc::CheckPrompt(const v1::ReserveRequest& request, bool need
                                      options_.max_context_tokens));
   }
   const auto& ids = request.prompt_token_ids();
-  if (ids.size() != (needs_ids ? tokens : 0)) {
-    return InvalidField("prompt_token_ids",
-                        absl::StrCat(ids.size(), " ids, expected ", needs_ids ? tokens : 0));
+  if (ids.size() != tokens && (needs_ids || !ids.empty())) {
+    return InvalidField("prompt_token_ids", absl::StrCat(ids.size(), " ids, expected ", tokens,
+                                                         needs_ids ? "" : " or none"));
   }
   const auto outside = std::find_if(
       ids.begin(), ids.end(), [this](int32_t id) { return id < 0 || id >= options_.vocab_size; });
@@ -75,8 +75,15 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
   event.deadline_us = NowUs() + request.timeout_ms() * 1000;
   reservation.sampling =
       std::make_shared<SequenceSampling>(SequenceSampling{std::move(sampler), TokenHistory()});
-  reservation.sampling->history.SetPrompt(
-      std::vector<int32_t>(request.prompt_token_ids().begin(), request.prompt_token_ids().end()));
+  if (request.prompt_token_ids().empty()) return reservation;
+  std::vector<int32_t> ids(request.prompt_token_ids().begin(), request.prompt_token_ids().end());
+  if (request.uses_cache()) {
+    event.tokens = std::make_shared<const std::vector<int32_t>>(ids);
+    event.cache_salt = request.cache_salt();
+  }
+  if (reservation.sampling->sampler.params().NeedsPrompt()) {
+    reservation.sampling->history.SetPrompt(std::move(ids));
+  }
   return reservation;
 }
 
@@ -153,6 +160,13 @@ grpc::ServerUnaryReactor* DecodeRpc::Abort(grpc::CallbackServerContext* context,
                         status = Own(absl::CancelledError(reason.empty() ? "aborted" : reason))] {
                          shell->Abort(attempt_id, status);
                        });
+}
+
+grpc::ServerUnaryReactor* DecodeRpc::FlushCache(grpc::CallbackServerContext* context,
+                                                const v1::FlushCacheRequest* /*request*/,
+                                                v1::FlushCacheResponse* response) {
+  return PostAndAnswer(
+      context, [shell = options_.shell, response] { response->set_pages(shell->FlushCache()); });
 }
 
 // Answers after the loop has done it, so that the caller knows that the pages are being returned.

@@ -44,6 +44,9 @@ class DecodeRpc final : public v1::Decode::CallbackService {
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
                                   const v1::DecodeAbortRequest* request,
                                   v1::DecodeAbortResponse* response) override;
+  grpc::ServerUnaryReactor* FlushCache(grpc::CallbackServerContext* context,
+                                       const v1::FlushCacheRequest* request,
+                                       v1::FlushCacheResponse* response) override;
 
  private:
   struct Reservation {

@@ -52,6 +52,7 @@ DecodeLimits LimitsOf(const DecodeOptions& options, const Executor& executor) {
   limits.max_queued_requests = options.max_queued_requests;
   limits.max_context_tokens = options.max_context_tokens;
   limits.vocab_size = executor.config().vocab_size;
+  limits.caches = options.caches;
   limits.stream_lease_us = options.kv_lease_ms * 1000;
   limits.ranks = executor.tensor_rank().size;
   limits.kv_heads = executor.config().num_key_value_heads;
@@ -159,6 +160,13 @@ void DecodeService::Publish() {
   metrics.Set(Metric::kRequestsWaiting, load.waiting);
   metrics.Set(Metric::kKvPagesUsed, load.owned_pages);
   metrics.Set(Metric::kKvPagesQuarantined, load.quarantined_pages);
+  metrics.Set(Metric::kPrefixCachePages, load.cached_pages);
+  const uint64_t evicted = load.evicted_pages_total;
+  metrics.Increment(Metric::kPrefixCacheEvictedPagesTotal,
+                    static_cast<double>(evicted - std::exchange(told_evicted_pages_, evicted)));
+  const uint64_t reused = load.reused_pages_total;
+  metrics.Increment(Metric::kKvReusedPagesTotal,
+                    static_cast<double>(reused - std::exchange(told_reused_pages_, reused)));
   metrics.Set(Metric::kKvUsedRatio, (load.owned_pages + load.quarantined_pages) / pages);
   MutexLock lock(&mutex_);
   load_.set_running_requests(load.running + load.reserved);

@@ -45,6 +45,7 @@ struct DecodeOptions {
   int max_running_requests = 0;
   int max_queued_requests = 0;
   int max_context_tokens = 0;
+  bool caches = false;  // KV of finished requests is kept for prompts that begin alike.
   int64_t kv_lease_ms = 3000;
 };
 
@@ -115,7 +116,10 @@ class DecodeService {
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
 
-  DrainMetrics drain_metrics_;  // Loop thread.
+  // Loop thread.
+  DrainMetrics drain_metrics_;
+  uint64_t told_evicted_pages_ = 0;
+  uint64_t told_reused_pages_ = 0;
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;

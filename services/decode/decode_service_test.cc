@@ -288,7 +288,7 @@ TEST_F(DecodeServiceTest, BadRequestsNameTheField) {
       {"attempt_id", [](auto& r) { r.set_attempt_id(0); }},
       {"prompt_tokens", [](auto& r) { r.set_prompt_tokens(0); }},
       {"prompt_tokens", [](auto& r) { r.set_prompt_tokens(40); }},
-      {"prompt_token_ids", [](auto& r) { r.mutable_prompt_token_ids()->Resize(6, 1); }},
+      {"prompt_token_ids", [](auto& r) { r.mutable_prompt_token_ids()->Resize(5, 1); }},
       {"prompt_token_ids", [](auto& r) { r.mutable_sampling()->set_repetition_penalty(1.5F); }},
       {"prompt_token_ids[2]",
        [](auto& r) {

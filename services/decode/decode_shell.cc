@@ -50,6 +50,12 @@ void DecodeShell::Release(uint64_t attempt_id, uint64_t generation) {
   Handle(AbortRequested{attempt_id, absl::CancelledError("released")});
 }
 
+int DecodeShell::FlushCache() {
+  const int before = core_.load().cached_pages;
+  Handle(decode::FlushCache{});
+  return before - core_.load().cached_pages;
+}
+
 void DecodeShell::Cancelled(uint64_t attempt_id, const ReserveCall* call) {
   const auto found = sessions_.find(attempt_id);
   if (found == sessions_.end() || found->second.reserve.get() != call) return;

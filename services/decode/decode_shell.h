@@ -42,6 +42,7 @@ class DecodeShell {
   void Abort(uint64_t attempt_id, const absl::Status& reason);
   // Only if the attempt still holds the ticket of that generation.
   void Release(uint64_t attempt_id, uint64_t generation);
+  int FlushCache();  // Returns the number of pages that are free by that.
   // The client of this call or stream is gone; another call of the attempt is not affected.
   void Cancelled(uint64_t attempt_id, const ReserveCall* call);
   void Cancelled(uint64_t attempt_id, const worker::TokenStream* stream);

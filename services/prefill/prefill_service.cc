@@ -285,6 +285,7 @@ void PrefillService::Publish() {
     const PlannerLoad planner = chain_->load();
     used_pages = planner.owned_pages;
     parts_.metrics->Set(Metric::kPrefixCachePages, planner.cached_pages);
+    parts_.metrics->Set(Metric::kPromptsChunked, static_cast<double>(planner.prompts.size()));
     const uint64_t evicted = planner.evicted_pages_total;
     const uint64_t told = std::exchange(told_evicted_pages_, evicted);
     parts_.metrics->Increment(Metric::kPrefixCacheEvictedPagesTotal,

@@ -57,6 +57,10 @@ void RouterMetrics::CountFirstToken(int64_t ttft_us) {
   metrics_.Observe(Metric::kTtftSeconds, Seconds(ttft_us));
 }
 
+void RouterMetrics::CountNextToken(int64_t itl_us) {
+  metrics_.Observe(Metric::kItlSeconds, Seconds(itl_us));
+}
+
 void RouterMetrics::CountEnd(const RequestEnd& end) {
   metrics_.Increment(Metric::kRequestsTotal, 1,
                      {EndpointName(end.endpoint), OutcomeLabel(end.status.code())});

@@ -45,6 +45,7 @@ class RouterMetrics {
 
   void CountAdmitted(int prompt_tokens, int64_t queue_us);
   void CountFirstToken(int64_t ttft_us);
+  void CountNextToken(int64_t itl_us);
   void CountEnd(const RequestEnd& end);
   void CountRefused(Endpoint endpoint, const absl::Status& status);
   void CountToolCalls(int parsed, int malformed);

@@ -198,15 +198,17 @@ void RouterShell::Abort(const std::string& request_id, std::function<void(absl::
 
 void RouterShell::FlushCache(std::function<void(absl::StatusOr<int>)> done) {
   const bool posted = loop_.Post([this, done] {
-    std::vector<InstanceRef> chains;
+    std::vector<std::pair<Role, InstanceRef>> caches;
     for (const Worker& worker : core_.membership().Workers()) {
       const WorkerInfo& info = worker.info;
-      const bool plans = info.role == Role::kPrefill && info.pp_rank == 0 &&
-                         info.tensor_rank.rank == 0 &&
-                         info.fingerprint.protocol_version >= kCachedTokensVersion;
-      if (plans) chains.push_back(info.instance);
+      const uint32_t since = info.role == Role::kPrefill ? kCachedTokensVersion : kFirstPageVersion;
+      const bool plans =
+          info.tensor_rank.rank == 0 && (info.role == Role::kDecode || info.pp_rank == 0);
+      if (plans && info.fingerprint.protocol_version >= since) {
+        caches.emplace_back(info.role, info.instance);
+      }
     }
-    legs_->FlushCaches(chains, done);
+    legs_->FlushCaches(caches, done);
   });
   if (!posted) done(absl::UnavailableError("the router is shutting down"));
 }

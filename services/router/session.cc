@@ -73,6 +73,8 @@ bool Session::DeliverToken(const SampledToken& token, int64_t now_us) {
     request_.trace.OnFirstToken(now_us);
     // No retry from here on, so the prompt is needed no more.
     std::vector<int32_t>().swap(request_.prompt_ids);
+  } else {
+    metrics_.CountNextToken(now_us - last_token_us_);
   }
   last_token_us_ = now_us;
   // After a stop string others may come that waited for the prompt with it.

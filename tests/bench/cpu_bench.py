@@ -40,9 +40,8 @@ def prompt(drawn, tokens):
 
 
 def running(directory, model, threads, *prefill_flags):
-    flags = ["--kv-cache-tokens", 8192, "--memory-check", "off"]
-    cluster = clusters.Cluster(model, directory, stages=1, flags=flags,
-                               prefill_flags=[*prefill_flags, "--disable-radix-cache"])
+    flags = ["--kv-cache-tokens", 8192, "--memory-check", "off", "--disable-radix-cache"]
+    cluster = clusters.Cluster(model, directory, stages=1, flags=flags, prefill_flags=prefill_flags)
     for process in cluster.processes.values():
         arguments = process.arguments
         if "--threads" in arguments:

@@ -27,7 +27,7 @@ def pinned(directory, stages, cores, flags=()):
     """A cluster whose stage i computes on cores[i]; router and decode service run where there is room."""
     logs = pathlib.Path(directory) / f"stages-{stages}-{'-'.join(map(str, flags))}"
     logs.mkdir()
-    cluster = clusters.Cluster(str(MODEL), logs, stages=stages, prefill_flags=[*flags, "--disable-radix-cache"])
+    cluster = clusters.Cluster(str(MODEL), logs, stages=stages, flags=["--disable-radix-cache"], prefill_flags=flags)
     for stage in range(stages):
         process = cluster.processes[f"prefill-0-{stage}"]
         process.arguments = ["taskset", "--cpu-list", str(cores[stage]), *process.arguments]

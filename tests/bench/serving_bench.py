@@ -45,7 +45,7 @@ def main():
     prompt = (MODEL / "demo_prompt.txt").read_text(encoding="utf-8")
     results = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
-        options = {"prefill_flags": ["--chunked-prefill-size", CHUNK, "--disable-radix-cache"]}
+        options = {"flags": ["--disable-radix-cache"], "prefill_flags": ["--chunked-prefill-size", CHUNK]}
         with clusters.Cluster(str(MODEL), one, stages=1, **options) as single, \
                 clusters.Cluster(str(MODEL), two, stages=2, **options) as pair, \
                 Client(single.target) as client_one, Client(pair.target) as client_two:

@@ -20,8 +20,8 @@ ROUNDS = 5
 def started(stack, directory, slices):
     logs = pathlib.Path(directory) / slices
     logs.mkdir()
-    return stack.enter_context(clusters.Cluster(str(MODEL), logs, stages=2, ranks=2,
-                                                prefill_flags=[f"--pp-send-slice={slices}", "--disable-radix-cache"]))
+    return stack.enter_context(clusters.Cluster(str(MODEL), logs, stages=2, ranks=2, flags=["--disable-radix-cache"],
+                                                prefill_flags=[f"--pp-send-slice={slices}"]))
 
 
 def bytes_sent(cluster):

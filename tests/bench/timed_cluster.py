@@ -35,9 +35,10 @@ def bound_us(profile, stages):
 def timed_cluster(directory, profile_path, stages, prefill_flags, traces=None, kv_tokens=TOKENS + 1024):
     """`traces`: the collector of everybody's spans."""
     shared = ["--timed-profile", profile_path, *(["--otlp-traces-endpoint", traces] if traces else [])]
-    flags = ["--executor", "timed", *shared, "--kv-cache-tokens", kv_tokens, "--memory-check", "off"]
+    flags = ["--executor", "timed", *shared, "--kv-cache-tokens", kv_tokens, "--memory-check", "off",
+             "--disable-radix-cache"]
     return clusters.Cluster(str(MODEL), directory, stages=stages, flags=flags, router_flags=shared,
-                            prefill_flags=[*prefill_flags, "--disable-radix-cache"])
+                            prefill_flags=prefill_flags)
 
 
 def timing_of(client, prompt):

@@ -56,6 +56,12 @@ class Prometheus(observing.Prometheus):
         return clusters.wait_until(lambda: self.numbers(expression), seconds, f"data for {expression}")
 
 
+def flat(prometheus, panels):
+    """Titles of those that have shown nothing but zero. The last step of such a query is up to a second old."""
+    return {title for title, expression in panels
+            if not any(prometheus.numbers(f"max_over_time(({expression})[10m:1s]) != 0"))}
+
+
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory):
     """(cluster, prometheus, client, collector) after a little load on two stages and two decodes."""
@@ -67,8 +73,8 @@ def observed(tmp_path_factory):
         # The router's lease is longer than that of a hand-off, or nobody would ever see the latter run out.
         cluster = stack.enter_context(clusters.Cluster(
             model, directory, stages=2, decodes=2, decode_flags=["--max-queued-requests", 1],
-            prefill_flags=["--disable-radix-cache"],  # So that prompts wait.
-            flags=["--kv-cache-tokens", 8192, "--lease-ms", 5000, *traced],
+            # Nothing is cached, so that prompts wait.
+            flags=["--kv-cache-tokens", 8192, "--disable-radix-cache", "--lease-ms", 5000, *traced],
             router_flags=["--max-http-connections", HTTP_CONNECTIONS, "--max-queued-requests", 4,
                           "--lease-ms", 5000, *traced]))
         targets = [f"127.0.0.1:{port}" for port in (cluster.http_port, *cluster.metrics_ports.values())]
@@ -80,8 +86,13 @@ def observed(tmp_path_factory):
         yield cluster, prometheus, client, collector
 
 
-def panel_expressions():
+COLOCATED = "baton-colocated"  # Its panels have a test of their own, with a cluster that shows them.
+
+
+def panel_expressions(colocated=False):
     for path in sorted((DEPLOY / "grafana" / "dashboards").glob("*.json")):
+        if (path.stem == COLOCATED) != colocated:
+            continue
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel.get("targets", []):
                 expression = target["expr"].replace("$__rate_interval", "1m")
@@ -280,9 +291,28 @@ def test_faults_show_where_they_should(observed):
         prometheus.wait_numbers(f'max_over_time(ALERTS{{alertname="{alert}"}}[10m])')
     prometheus.wait_numbers('sum by (role) (baton_trace_spans_total{fate="failed"}) > 0', 60)
 
-    def flat():
-        return {title for title, expression in panel_expressions()
-                if not any(prometheus.numbers(f"max_over_time(({expression})[10m:1s]) != 0"))}
-    with contextlib.suppress(AssertionError):  # The last step of such a query is up to a second old.
-        clusters.wait_until(lambda: flat() - set(MAY_STAY_ZERO) == set(STAY_ZERO), 10, "every panel to show something")
-    assert flat() - set(MAY_STAY_ZERO) == set(STAY_ZERO), flat() ^ set(STAY_ZERO)
+    def shown():
+        return flat(prometheus, panel_expressions()) - set(MAY_STAY_ZERO)
+    with contextlib.suppress(AssertionError):
+        clusters.wait_until(lambda: shown() == set(STAY_ZERO), 10, "every panel to show something")
+    assert shown() == set(STAY_ZERO), shown() ^ set(STAY_ZERO)
+
+
+def test_panels_of_colocated_chains_and_caches_show_what_happens(tiny_model, tmp_path):
+    """A pool that is too small for what is asked at once, prompts in many chunks, and some that come again."""
+    slow = ["--chunked-prefill-size", 32, "--failpoints", "prefill.compute=delay:10"]
+    with clusters.Cluster(tiny_model, tmp_path, stages=1, colocated=1, prefill_flags=slow,
+                          flags=["--page-size", 16, "--kv-cache-tokens", 1024],
+                          colocated_flags=[*slow, "--num-reserved-decode-tokens", 16]) as cluster, \
+            Client(cluster.target) as client:
+        targets = [f"127.0.0.1:{port}" for port in (cluster.http_port, *cluster.metrics_ports.values())]
+        with Prometheus(tmp_path, targets, clusters.free_ports(1)[0]) as prometheus, \
+                concurrent.futures.ThreadPoolExecutor(12) as pool:
+            prometheus.wait_numbers("sum(up) == 4")
+            for turn in range(20):
+                calls = [pool.submit(client.greedy, [family] * (100 + 10 * turn), 150) for family in range(12)]
+                for call in calls:
+                    assert call.result().error is None, call.result().error
+                if not flat(prometheus, panel_expressions(colocated=True)):
+                    return
+            assert flat(prometheus, panel_expressions(colocated=True)) == set()

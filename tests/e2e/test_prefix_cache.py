@@ -25,12 +25,12 @@ def cached_of(length):
     return (length - 1) // PAGE * PAGE
 
 
-@pytest.fixture(scope="module", params=["colocated", "colocated of two", "apart", "apart of two", "two ranks"])
+@pytest.fixture(scope="module", params=["colocated", "colocated of two", "apart", "apart of two", "two ranks", "decode ranks"])
 def served(request, tiny_model, tmp_path_factory):
     shapes = {"colocated": dict(stages=1, chains=0, decodes=0, colocated=1),
               "colocated of two": dict(stages=2, chains=0, decodes=0, colocated=1),
               "apart": dict(stages=1), "apart of two": dict(stages=2),
-              "two ranks": dict(stages=2, ranks=2)}
+              "two ranks": dict(stages=2, ranks=2), "decode ranks": dict(stages=1, decode_ranks=2)}
     with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("cache"), flags=FLAGS,
                           router_flags=["--served-model-name", "tiny"], **shapes[request.param]) as cluster, \
             Client(cluster.target) as client:
@@ -90,6 +90,30 @@ def test_company_shares_and_nothing_is_mixed_up(served, oracle):
         assert [answer.tokens for answer in answers] == expected
     assert sum(answer.finished.usage.cached_tokens for answer in answers) > 0
     clusters.wait_until(cluster.idle, 30, "all pages but cached ones to be free")
+
+
+def test_decode_is_sent_only_the_pages_that_it_lacks(served, oracle):
+    cluster, client = served
+    decode = next((name for name in cluster.processes if name in ("decode-0", "decode-0-0")), None)
+    if decode is None:
+        pytest.skip("the chain decodes itself, and sends no KV")
+
+    def sent_by(prompt):
+        """Bytes of KV that the stages sent for it, and pages that decode held."""
+        def counted():
+            sent = sum(cluster.metric(name, "baton_kv_transfer_bytes_total")
+                       for name in cluster.processes if name.startswith("prefill"))
+            return sent, cluster.metric(decode, "baton_kv_reused_pages_total")
+        before = counted()
+        answer_of(client, oracle, prompt)
+        clusters.wait_until(cluster.idle, 30, "the request to be over everywhere")
+        return tuple(now - then for now, then in zip(counted(), before))
+    prompt = tokens(10 * PAGE, seed=12)
+    bytes_total, reused = sent_by(prompt)
+    assert reused == 0
+    page_bytes = bytes_total / 10
+    assert sent_by(prompt) == (page_bytes, 9), "the last page is always sent"
+    assert sent_by(prompt[:5 * PAGE] + tokens(2 * PAGE, seed=13)) == (2 * page_bytes, 5)
 
 
 def test_salts_keep_prompts_apart(served, oracle):

@@ -26,8 +26,9 @@ def cluster(tiny_model, tmp_path_factory):
     path.write_text(json.dumps(PROFILE))
     timed = ["--timed-profile", path]
     with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("logs"), stages=1,
-                          flags=["--executor", "timed", *timed, "--page-size", 16, "--kv-cache-tokens", 4096],
-                          prefill_flags=["--chunked-prefill-size", CHUNK, "--disable-radix-cache"],
+                          flags=["--executor", "timed", *timed, "--page-size", 16, "--kv-cache-tokens", 4096,
+                                 "--disable-radix-cache"],
+                          prefill_flags=["--chunked-prefill-size", CHUNK],
                           router_flags=[*timed, "--served-model-name", "tiny", "--sse-keepalive-ms",
                                         KEEPALIVE_MS]) as running:
         yield running

@@ -15,8 +15,8 @@ from otlp_collector import CLIENT, INTERNAL, SERVER, Collector
 
 PROMPT = [random.Random(3).randrange(256) for _ in range(100)]
 CHUNKS = 4  # Of 32, 32, 32 and 4 tokens.
-FLAGS = ["--page-size", 16]
-CHUNKED = ["--chunked-prefill-size", 32, "--disable-radix-cache"]
+FLAGS = ["--page-size", 16, "--disable-radix-cache"]
+CHUNKED = ["--chunked-prefill-size", 32]
 COUNT = 6
 # What a request that goes well leaves behind with two stages.
 NAMES = {"tokenize": 1, "queue": 1, "attempt": 1, "reserve": 2, "decode": 2, "prefill": 2, "prefill queue": 1,

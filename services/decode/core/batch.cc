@@ -126,6 +126,7 @@ void DecodeCore::State::Take(uint64_t attempt_id, const SampledToken& token) {
   const bool stops = request.stop.Stops(request.generated, token.token);
   const int index = request.generated++;
   request.last_token = token.token;
+  if (request.tokens != nullptr) request.text.push_back(token.token);
   if (request.stream_open) {
     Emit(DeliverToken{attempt_id, index, token});
   } else {

@@ -60,8 +60,14 @@ DecodeLoad DecodeCore::load() const {
     load.reserved += granting || request.phase == Phase::kReserved ? 1 : 0;
     load.running += request.phase == Phase::kCommitted ? 1 : 0;
   }
-  load.free_pages = state_->pool.free_pages();
+  load.free_pages = state_->AvailablePages();
   load.owned_pages = state_->pool.owned_pages();
+  if (state_->tree.has_value()) {
+    load.owned_pages -= state_->tree->evictable_pages();
+    load.cached_pages = state_->tree->pages();
+  }
+  load.evicted_pages_total = state_->evicted_pages_total;
+  load.reused_pages_total = state_->reused_pages_total;
   load.quarantined_pages = state_->pool.quarantined_pages();
   return load;
 }
@@ -71,11 +77,12 @@ absl::Status DecodeCore::CheckInvariants() const {
   BATON_RETURN_IF_ERROR(core.pool.CheckInvariants());
   BATON_RETURN_IF_ERROR(core.CheckDrain());
   const auto broken = [](auto... parts) { return absl::InternalError(absl::StrCat(parts...)); };
-  int owned = 0;
+  if (core.tree.has_value()) BATON_RETURN_IF_ERROR(core.tree->CheckInvariants());
+  int owned = core.tree.has_value() ? core.tree->pages() : 0;
   size_t waiting = 0;
   size_t with_slot = core.holds.size();
   for (const auto& [attempt_id, request] : core.requests) {
-    owned += static_cast<int>(request.pages.size());
+    owned += static_cast<int>(request.pages.size()) - request.prefix.pages;
     waiting += request.phase == Phase::kWaiting ? 1 : 0;
     const bool granted = request.phase != Phase::kWaiting && request.phase != Phase::kEnded;
     with_slot += granted ? 1 : 0;
@@ -105,7 +112,7 @@ absl::Status DecodeCore::CheckInvariants() const {
     quarantined += static_cast<int>(hold.pages.size());
   }
   if (owned != core.pool.owned_pages() || quarantined != core.pool.quarantined_pages()) {
-    return broken("I1: requests own ", owned, " pages and ", quarantined,
+    return broken("I1: requests and the cache own ", owned, " pages and ", quarantined,
                   " are held back, the pool says ", core.pool.owned_pages(), " and ",
                   core.pool.quarantined_pages());
   }
@@ -120,7 +127,8 @@ absl::Status DecodeCore::CheckInvariants() const {
 }
 
 bool DecodeCore::AtRest() const {
-  return state_->requests.empty() && state_->pool.free_pages() == state_->page_count;
+  const int cached = state_->tree.has_value() ? state_->tree->evictable_pages() : 0;
+  return state_->requests.empty() && state_->pool.free_pages() + cached == state_->page_count;
 }
 
 }  // namespace baton::decode

@@ -42,6 +42,7 @@ struct DecodeLimits {
   int max_queued_requests = 0;   // Waiting for pages or a slot.
   int max_context_tokens = 0;
   int vocab_size = 0;
+  bool caches = false;  // KV of finished requests is kept for prompts that begin alike.
   // From the ticket to its stream. A router that opens none has died with the ticket, which nothing
   // else shows before the deadline.
   int64_t stream_lease_us = 3'000'000;
@@ -59,6 +60,9 @@ struct ReserveRequested {
   StopRule stop;
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
+  // The prompt, for the prefix cache; null: it is not looked up, and not kept.
+  std::shared_ptr<const std::vector<int32_t>> tokens = nullptr;
+  std::string cache_salt = {};  // Prompts with different ones share nothing.
 };
 struct StreamOpened {  // Generate was called: tokens may be sent. Those before it are kept.
   uint64_t attempt_id = 0;
@@ -91,6 +95,7 @@ struct RanksJoined {
   // The newest generation that a follower was granted, by former incarnations of rank 0 too. A late
   // message for an old grant must not be taken for a new grant's.
   uint64_t newest_generation = 0;
+  bool knows_first_page = true;  // All of them; nothing is cached until the ranks part if not.
 };
 // A rank is lost, and with it a part of every request's KV: all requests end with this status.
 // A rank that is linked again holds none of their KV.
@@ -107,11 +112,13 @@ struct FollowerHeard {
   int rank = 0;
   LeaseEvent event;
 };
+// Gives up the cached pages that no request uses.
+struct FlushCache {};
 struct Tick {};  // Every event ends what is overdue; this one does nothing else.
 // Lease events come from the lease table on the data thread; of this very rank where several are.
 using Event = std::variant<ReserveRequested, StreamOpened, AbortRequested, StepFinished, DrainBegan,
-                           Tick, KvCommitted, KvFailed, KvDrained, RanksJoined, RanksLost,
-                           FollowerGranted, FollowerHeard>;
+                           FlushCache, Tick, KvCommitted, KvFailed, KvDrained, RanksJoined,
+                           RanksLost, FollowerGranted, FollowerHeard>;
 
 // ---- Actions, to be done in order ----
 struct ReplyReserve {
@@ -173,9 +180,12 @@ struct DecodeLoad {
   int waiting = 0;
   int reserved = 0;  // Ticket out, KV not yet complete.
   int running = 0;
-  int free_pages = 0;
-  int owned_pages = 0;
+  int free_pages = 0;   // Those that the cache would give up are free,
+  int owned_pages = 0;  // and not owned.
   int quarantined_pages = 0;
+  int cached_pages = 0;              // All of the cache, also what requests use.
+  uint64_t evicted_pages_total = 0;  // By the cache, for pages that a request lacked.
+  uint64_t reused_pages_total = 0;   // Prompt pages that were there, so that none sent them.
 };
 
 // One step runs at a time (RunStep, then StepFinished); what arrives meanwhile joins the next one.
@@ -197,7 +207,8 @@ class DecodeCore {
   bool joined() const;  // Always, where rank 0 is alone.
   DrainCounts drain_counts() const;
   absl::Status CheckInvariants() const;
-  bool AtRest() const;  // I5: no request, no owned or quarantined page, no open grant.
+  // I5: no request, no quarantined page, no open grant, and no owned page but the cache's.
+  bool AtRest() const;
 
  private:
   struct State;

@@ -1,6 +1,6 @@
 // Inside of DecodeCore, shared by its source files; nothing else includes it. Requests are in
 // reservation.cc until they have pages, in ranks.cc until their KV is there, in batch.cc from then
-// on, and end in ending.cc.
+// on, and end in ending.cc. cache.cc has what they share.
 #ifndef SERVICES_DECODE_CORE_DECODE_STATE_H_
 #define SERVICES_DECODE_CORE_DECODE_STATE_H_
 
@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "common/base/status.h"
 #include "common/kv/block_pool.h"
+#include "common/kv/page_tree.h"
 #include "common/types/instance.h"
 #include "common/types/sampled_token.h"
 #include "services/decode/core/decode_core.h"
@@ -42,6 +43,12 @@ struct Request {
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
 
+  // The prefix cache.
+  std::shared_ptr<const std::vector<int32_t>> tokens;  // The prompt. Null: it has no part.
+  std::string cache_salt;
+  std::vector<int32_t> text;  // What was drawn.
+  PageTree::Prefix prefix;    // Of `pages`: these belong to the tree.
+
   // From kGranting on.
   uint32_t slot = 0;
   uint64_t generation = 0;
@@ -63,9 +70,10 @@ struct Request {
 };
 
 // What an ended request leaves behind. Its pages are quarantined until the lease table has drained
-// and the step that reads and writes them is over.
+// and the step that reads and writes them is over. So long the tree keeps what it shares.
 struct Hold {
-  std::vector<int> pages;
+  std::vector<int> pages;  // Its own.
+  PageTree::Node prefix = 0;
   uint32_t slot = 0;
   RankSet not_drained = 0;
   bool in_step = false;  // The running step uses the pages.
@@ -75,6 +83,13 @@ struct DecodeCore::State {
   DecodeLimits limits;
   int page_count = 0;  // The pool's: with several ranks the smallest of theirs.
   BlockPool pool;
+  std::optional<PageTree> tree;  // Without caching: none.
+  uint64_t evicted_pages_total = 0;
+  uint64_t reused_pages_total = 0;
+  // What pages are free or cached changes with each of these. The queue's head that found too few
+  // looks again after the next one, since looking reads its whole prompt.
+  uint64_t page_changes = 0;
+  std::pair<uint64_t, uint64_t> found_too_few;  // The head's attempt, and page_changes then.
   bool joined = false;
   std::vector<InstanceRef> followers;  // From the last RanksJoined.
   absl::Status lost = absl::UnavailableError("they have not been linked yet");
@@ -104,6 +119,7 @@ struct DecodeCore::State {
         page_count(limits.page_count),
         pool(limits.page_count),
         joined(limits.ranks == 1) {
+    if (limits.caches) tree.emplace(limits.layout.page_size);
     if (limits.kv_heads == 0) limits.kv_heads = limits.layout.kv_heads;
     for (int slot = 0; slot < limits.max_running_requests; ++slot) {
       free_slots.push_back(static_cast<uint32_t>(slot));
@@ -115,6 +131,7 @@ struct DecodeCore::State {
   void On(const AbortRequested& event);
   void On(const StepFinished& event);
   void On(const DrainBegan& event);
+  void On(const FlushCache& event);
   void On(const Tick& event);
   void On(const KvCommitted& event) { Committed(0, event); }
   void On(const KvFailed& event) { Failed(event); }
@@ -131,6 +148,13 @@ struct DecodeCore::State {
     return limits.layout.PagesFor(request.prompt_tokens + request.token_limit);
   }
   void AdmitWaiting();
+
+  // cache.cc
+  int AvailablePages() const;
+  bool AllocatePages(Request& request);
+  void KeepPrompt(Request& request);
+  void KeepText(Request& request);
+
   void StartStep();
 
   // When the request ends if nothing happens, and how to change what that depends on.

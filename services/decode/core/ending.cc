@@ -81,6 +81,7 @@ void DecodeCore::State::Refuse(uint64_t attempt_id, absl::Status status) {
 void DecodeCore::State::Complete(uint64_t attempt_id, absl::StatusOr<FinishReason> outcome) {
   Request& request = requests.at(attempt_id);
   if (request.phase == Phase::kGranting) return EndWith(attempt_id, outcome.status());
+  if (outcome.ok()) KeepText(request);
   GiveBack(attempt_id, request);
   if (request.stream_open) {
     Emit(Finish{attempt_id, std::move(outcome)});
@@ -118,12 +119,15 @@ void DecodeCore::State::EndWith(uint64_t attempt_id, absl::Status status) {
   Erase(attempt_id);
 }
 
-// The request stops using its pages and slot. They come free in ReleaseIfUnused.
+// The request stops using its pages and slot. They come free in ReleaseIfUnused, but for those that
+// the cache has.
 void DecodeCore::State::GiveBack(uint64_t attempt_id, Request& request) {
   if (request.phase == Phase::kEnded) return;
-  pool.Quarantine(request.pages);
   Hold hold;
-  hold.pages = std::exchange(request.pages, {});
+  hold.pages.assign(request.pages.begin() + request.prefix.pages, request.pages.end());
+  hold.prefix = std::exchange(request.prefix, {}).node;
+  request.pages.clear();
+  pool.Quarantine(hold.pages);
   hold.slot = request.slot;
   hold.not_drained = AllRanks(limits.ranks);
   hold.in_step = in_step.contains(request.generation);
@@ -142,7 +146,9 @@ void DecodeCore::State::Erase(uint64_t attempt_id) {
 void DecodeCore::State::ReleaseIfUnused(uint64_t generation) {
   Hold& hold = holds.at(generation);
   if (hold.not_drained != 0 || hold.in_step) return;
+  ++page_changes;
   pool.EndQuarantine(hold.pages);
+  if (tree.has_value()) tree->Unpin(hold.prefix);
   free_slots.push_back(hold.slot);
   holds.erase(generation);
 }

@@ -54,6 +54,10 @@ absl::Status Follower::CheckGrant(const GrantOrder& order) const {
   if (order.prompt_pages < 1 || order.prompt_pages > pages) {
     return InvalidField("grant.prompt_pages", absl::StrCat(order.prompt_pages, " of ", pages));
   }
+  if (order.first_page < 0 || order.first_page >= order.prompt_pages) {
+    return InvalidField("grant.first_page",
+                        absl::StrCat(order.first_page, " of ", order.prompt_pages));
+  }
   for (const KvWriter& writer : order.writers) {
     const LayerRange layers = writer.layers;
     if (layers.begin < 0 || layers.end <= layers.begin || layers.end > limits_.layers) {
@@ -73,11 +77,13 @@ absl::Status Follower::CheckPages(const GrantOrder& order) const {
       if (grant.first == order.slot) {
         return InvalidField("grant.slot", absl::StrCat(order.slot, " is taken"));
       }
-      taken.insert(pages.begin(), pages.end());
+      taken.insert(pages.own().begin(), pages.own().end());
     }
   }
-  for (const int page : order.pages) {
-    if (page < 0 || page >= limits_.page_count || !taken.insert(page).second) {
+  for (size_t i = 0; i < order.pages.size(); ++i) {
+    const int page = order.pages[i];
+    const bool shared = i < static_cast<size_t>(order.first_page);
+    if (page < 0 || page >= limits_.page_count || (!shared && !taken.insert(page).second)) {
       return InvalidField("grant.pages",
                           absl::StrCat(page, " is taken, or not one of ", limits_.page_count));
     }
@@ -88,12 +94,13 @@ absl::Status Follower::CheckPages(const GrantOrder& order) const {
 absl::Status Follower::Take(const GrantOrder& order) {
   BATON_RETURN_IF_ERROR(CheckGrant(order));
   last_generation_ = order.generation;
-  granted_[{order.slot, order.generation}] = order.pages;
+  granted_[{order.slot, order.generation}] = {order.pages, order.first_page};
   GrantKv action;
   action.rank = limits_.rank.rank;
   action.grant.slot = order.slot;
   action.grant.generation = order.generation;
   action.grant.pages.assign(order.pages.begin(), order.pages.begin() + order.prompt_pages);
+  action.grant.first_page = order.first_page;
   action.grant.writers = order.writers;
   Emit(std::move(action));  // Without a deadline: rank 0 sees to it.
   const TellGranted word{order.slot, order.generation};
@@ -123,7 +130,7 @@ absl::StatusOr<RunStep::Sequence> Follower::CheckRow(const StepOrder::Row& row) 
     return InvalidField("step.rows", absl::StrCat("generation ", row.generation, " of slot ",
                                                   row.slot, " is not granted"));
   }
-  const std::vector<int>& pages = found->second;
+  const std::vector<int>& pages = found->second.all;
   const auto context = static_cast<int64_t>(pages.size()) * limits_.page_size;
   if (row.position < 0 || row.position >= limits_.max_context_tokens || row.position >= context) {
     return InvalidField("step.rows",
@@ -198,8 +205,8 @@ void Follower::On(const LeaseHeard& event) {
 
 int Follower::held_pages() const {
   size_t held = 0;
-  for (const auto& [grant, pages] : granted_) held += pages.size();
-  for (const auto& [grant, pages] : revoked_) held += pages.size();
+  for (const auto& [grant, pages] : granted_) held += pages.own().size();
+  for (const auto& [grant, pages] : revoked_) held += pages.own().size();
   return static_cast<int>(held);
 }
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <span>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -50,6 +51,7 @@ struct GrantOrder {
   int prompt_pages = 0;
   std::vector<int> pages;  // The prompt's and those of what follows it, in order.
   std::vector<KvWriter> writers;
+  int first_page = 0;  // The pages before it have KV that other grants may share.
 };
 struct RevokeOrder {
   uint32_t slot = 0;
@@ -109,8 +111,12 @@ class Follower {
   uint64_t newest_generation() const { return last_generation_; }
 
  private:
-  // Slot and generation, which orders name together; and the pages.
-  using Grants = std::map<std::pair<uint32_t, uint64_t>, std::vector<int>>;
+  struct Pages {
+    std::vector<int> all;
+    int shared = 0;  // The first so many; the others are this grant's alone.
+    std::span<const int> own() const { return std::span(all).subspan(static_cast<size_t>(shared)); }
+  };
+  using Grants = std::map<std::pair<uint32_t, uint64_t>, Pages>;  // By slot and generation.
   struct Step {
     uint64_t step = 0;
     std::vector<TellGranted> granted_after;

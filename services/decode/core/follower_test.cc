@@ -230,6 +230,27 @@ TEST_F(FollowerTest, PagesAndSlotsAreTakenUntilTheTableHasDrained) {
   EXPECT_EQ(Refusal(Order(0, 2, {4})), "");
 }
 
+// Those of the prefix cache are in several grants, and rank 0 knows for how long.
+TEST_F(FollowerTest, PagesBeforeTheFirstOneAreShared) {
+  const auto sharing = [](uint32_t slot, uint64_t generation, std::vector<int> pages) {
+    GrantOrder order = Order(slot, generation, std::move(pages));
+    order.prompt_pages = 2;
+    order.first_page = 1;
+    return order;
+  };
+  EXPECT_EQ(Refusal(sharing(0, 1, {4, 5})), "");
+  const auto grant = Take<GrantKv>();
+  ASSERT_TRUE(grant.has_value());
+  EXPECT_EQ(grant->grant.first_page, 1);
+  EXPECT_THAT(grant->grant.pages, ElementsAre(4, 5));
+  EXPECT_EQ(follower_.held_pages(), 1);
+  EXPECT_EQ(Refusal(sharing(1, 2, {4, 6})), "");
+  EXPECT_THAT(Refusal(sharing(2, 3, {4, 5})), HasSubstr("5 is taken"));
+  GrantOrder all = sharing(2, 4, {4, 7});
+  all.first_page = 2;
+  EXPECT_THAT(Refusal(all), HasSubstr("2 of 2"));
+}
+
 TEST_F(FollowerTest, AnEpochEndsWithoutRevokingTwice) {
   Grant(0, 1, {4});
   Grant(2, 5, {6});

@@ -46,6 +46,9 @@ void DecodeCore::State::On(const RanksJoined& event) {
   // The same ids on all ranks, so as many as the smallest has.
   page_count = std::min(limits.page_count, event.page_count);
   pool = BlockPool(page_count);
+  ++page_changes;
+  tree.reset();  // Followers hold nothing any more.
+  if (limits.caches && event.knows_first_page) tree.emplace(limits.layout.page_size);
   last_generation = std::max(last_generation, event.newest_generation);
 }
 
@@ -97,6 +100,7 @@ void DecodeCore::State::Grant(uint64_t attempt_id, Request& request) {
     action.grant.slot = request.slot;
     action.grant.generation = request.generation;
     action.grant.pages.assign(request.pages.begin(), prompt_end);
+    action.grant.first_page = request.prefix.pages;
     action.grant.writers = WritersTo(request.writers, limits.kv_heads, {rank, limits.ranks});
     action.grant.deadline_us = request.deadline_us;
     action.continuation.assign(prompt_end, request.pages.end());
@@ -116,6 +120,7 @@ void DecodeCore::State::HandOutTicket(uint64_t attempt_id, Request& request) {
   ticket.generation = request.generation;
   ticket.prompt_tokens = request.prompt_tokens;
   ticket.prompt_pages = limits.layout.PagesFor(request.prompt_tokens);
+  ticket.first_page = request.prefix.pages;
   ticket.followers = followers;
   Emit(ReplyReserve{attempt_id, std::move(ticket)});
 }
@@ -157,6 +162,7 @@ void DecodeCore::State::Committed(int rank, const KvCommitted& event) {
   const int32_t token = request.first_token.token;
   if (IsInVocabulary(token)) {
     request.phase = Phase::kCommitted;
+    KeepPrompt(request);
     batch.push_back(*attempt_id);
     Take(*attempt_id, SampledToken(request.first_token));
   } else {

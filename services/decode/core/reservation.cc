@@ -45,6 +45,11 @@ void DecodeCore::State::On(const ReserveRequested& event) {
   request.stop = event.stop;
   request.writers = event.writers;
   request.deadline_us = event.deadline_us;
+  if (tree.has_value() && event.tokens != nullptr) {
+    request.tokens = event.tokens;
+    // KV of one number of ranks is equal to the last bit, and that of another is not.
+    request.cache_salt = absl::StrCat(event.writers[0].tensor_rank.size, ":", event.cache_salt);
+  }
   if (PagesFor(request) > page_count) {
     Refuse(event.attempt_id,
            absl::ResourceExhaustedError(absl::StrCat(
@@ -52,7 +57,7 @@ void DecodeCore::State::On(const ReserveRequested& event) {
                PagesFor(request), " pages, the pool has ", page_count)));
     return;
   }
-  const bool waits = !queue.empty() || free_slots.empty() || pool.free_pages() < PagesFor(request);
+  const bool waits = !queue.empty() || free_slots.empty() || AvailablePages() < PagesFor(request);
   if (waits && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
     Covered<"decode: the queue is full">();
     Refuse(event.attempt_id, Overloaded(absl::ResourceExhaustedError(absl::StrCat(
@@ -143,15 +148,15 @@ absl::Status DecodeCore::State::CheckWriters(const std::vector<KvWriter>& writer
 void DecodeCore::State::AdmitWaiting() {
   while (!queue.empty() && !free_slots.empty()) {
     const uint64_t attempt_id = queue.front();
+    if (found_too_few == std::pair(attempt_id, page_changes)) return;
     Request& request = requests.at(attempt_id);
-    auto pages = pool.Allocate(PagesFor(request));
-    if (!pages.has_value()) {
+    if (!AllocatePages(request)) {
+      found_too_few = {attempt_id, page_changes};
       Covered<"decode: the oldest request waits for pages">();
       return;
     }
     queue.pop_front();
     request.phase = Phase::kGranting;
-    request.pages = *std::move(pages);
     request.slot = free_slots.front();
     free_slots.pop_front();
     request.generation = ++last_generation;

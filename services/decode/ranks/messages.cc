@@ -34,6 +34,7 @@ v1::DecodeOrder ToProto(const GrantKv& grant) {
   proto.set_slot(grant.grant.slot);
   proto.set_generation(grant.grant.generation);
   proto.set_prompt_pages(static_cast<int>(grant.grant.pages.size()));
+  proto.set_first_page(grant.grant.first_page);
   proto.mutable_pages()->Add(grant.grant.pages.begin(), grant.grant.pages.end());
   proto.mutable_pages()->Add(grant.continuation.begin(), grant.continuation.end());
   for (const KvWriter& writer : grant.grant.writers) *proto.add_writers() = rpc::ToProto(writer);
@@ -71,7 +72,8 @@ absl::StatusOr<Order> FromProto(const v1::DecodeOrder& proto) {
                        grant.generation(),
                        grant.prompt_pages(),
                        {grant.pages().begin(), grant.pages().end()},
-                       {}};
+                       {},
+                       grant.first_page()};
       for (int i = 0; i < grant.writers_size(); ++i) {
         BATON_ASSIGN_OR_RETURN(
             KvWriter writer,

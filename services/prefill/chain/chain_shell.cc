@@ -212,8 +212,21 @@ void ChainShell::Perform(const IssuePlan& action) {
     tracing::RecordSpan(options_.tracer, "prefill queue", call->second.prompt->trace,
                         call->second.begun_us, now_us);
   }
+  CountPlan(action);
   SendToMembers(plan);
   options_.stage->OnPlan(std::move(plan));
+}
+
+void ChainShell::CountPlan(const IssuePlan& action) {
+  const size_t items = action.plan.items.size();
+  const size_t steps = action.decode_waits_us.size();
+  if (items == 0) return;
+  Metrics& metrics = *options_.metrics;
+  metrics.Increment(Metric::kPlansIssuedTotal, 1,
+                    {steps == 0 ? "prefill" : (steps == items ? "decode" : "mixed")});
+  for (const int64_t wait_us : action.decode_waits_us) {
+    metrics.Observe(Metric::kDecodeWaitSeconds, static_cast<double>(wait_us) * 1e-6);
+  }
 }
 
 void ChainShell::SendToMembers(const PlanWithContexts& plan) {

@@ -143,6 +143,7 @@ class ChainShell {
   void ObservePrompt(const Call& call, const PrefillOutcome& outcome);
   void EndSlow(uint64_t attempt_id, const Call& call);  // Its stream's reader is too slow.
   void Perform(const IssuePlan& action);
+  void CountPlan(const IssuePlan& action);
   void Perform(const PromptDone& action);
   void Perform(const DeliverToken& action);
   void Perform(const FinishRequest& action);

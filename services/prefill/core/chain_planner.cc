@@ -210,7 +210,7 @@ void ChainPlanner::State::StageDone(size_t stage, const PlanDone& plan_done, int
   }
   if (!last_stage) return;
   for (const PromptTokens& told : plan_done.prompt_tokens) TakePromptTokens(told);
-  if (draws != nullptr) TakeDrawn(*draws, plan_done);
+  if (draws != nullptr) TakeDrawn(*draws, plan_done, now_us);
 }
 
 void ChainPlanner::State::TakePromptTokens(const PromptTokens& told) {
@@ -318,7 +318,13 @@ void ChainPlanner::State::IssuePlans(int64_t now_us) {
     if (plan.items.empty() && plan.aborts.empty()) return;
     ++issued;
     BATON_CHECK(plan.number == issued) << plan.number << " after " << issued - 1;
-    Emit(IssuePlan{std::move(plan)});
+    IssuePlan issue{std::move(plan)};
+    for (const PlanItem& item : issue.plan.items) {
+      const Request& request = requests.at(item.attempt_id);
+      if (!request.decoding() || item.token_begin < request.read_tokens) break;
+      issue.decode_waits_us.push_back(now_us - request.drawn_us);
+    }
+    Emit(std::move(issue));
   }
 }
 

@@ -172,6 +172,8 @@ using PlannerEvent = std::variant<ChainUp, ChainDown, StartRequested, AbortReque
 // ---- Actions ----
 struct IssuePlan {  // To every stage, stage 0 included, in this order.
   Plan plan;
+  // How long the token of each decode step has waited; these are the first items.
+  std::vector<int64_t> decode_waits_us = {};
 };
 struct ChunkTiming {
   int token_begin = 0;

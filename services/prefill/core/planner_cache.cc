@@ -56,12 +56,11 @@ void ChainPlanner::State::TakeMatch(uint64_t attempt_id) {
 // it.
 void ChainPlanner::State::AllocatePages(uint64_t attempt_id) {
   Request& request = requests.at(attempt_id);
-  request.prefix = request.match.node;
   request.pages = std::move(request.match.pages);
-  request.tree_pages = static_cast<int>(request.pages.size());
+  request.prefix = {request.match.node, static_cast<int>(request.pages.size())};
   request.computed_tokens = request.planned_tokens;
-  if (tree.has_value()) tree->Pin(request.prefix);
-  const std::vector<int> own = TakePages(PagesOf(attempt_id) - request.tree_pages);
+  if (tree.has_value()) tree->Pin(request.prefix.node);
+  const std::vector<int> own = TakePages(PagesOf(attempt_id) - request.prefix.pages);
   request.pages.insert(request.pages.end(), own.begin(), own.end());
 }
 
@@ -77,27 +76,11 @@ std::vector<int> ChainPlanner::State::TakePages(int count) {
   return *std::move(pages);
 }
 
-// Moves its pages that hold only `tokens`, from its first ones on, into the tree.
-void ChainPlanner::State::KeepPages(Request& request, std::span<const int32_t> tokens) {
-  const auto page_size = static_cast<size_t>(limits.page_size);
-  PageTree::Node last = request.prefix;
-  while (true) {
-    const auto next = static_cast<size_t>(request.tree_pages);
-    if ((next + 1) * page_size > tokens.size()) break;
-    const PageTree::Node node = tree->Insert(
-        request.cache_salt, last, tokens.subspan(next * page_size, page_size), request.pages[next]);
-    // Another request has computed the same tokens at the same time: this one keeps its pages.
-    if (node == 0) break;
-    last = node;
-    ++request.tree_pages;
-  }
-  tree->MovePin(std::exchange(request.prefix, last), last);
-}
-
 void ChainPlanner::State::KeepPlanned(Request& request) {
   if (request.tokens == nullptr) return;
   const auto planned = static_cast<size_t>(request.planned_tokens);
-  KeepPages(request, std::span(*request.tokens).first(planned));
+  tree->Extend(request.cache_salt, std::span(*request.tokens).first(planned), request.pages,
+               request.prefix);
 }
 
 // What was planned has been computed. The cache takes what it can use, and the rest is free.
@@ -106,10 +89,12 @@ void ChainPlanner::State::ReleasePages(Request& request) {
     std::vector<int32_t> tokens = *request.tokens;
     const int read = request.read_tokens - request.prompt_tokens;
     tokens.insert(tokens.end(), request.text.begin() + read, request.text.end());
-    KeepPages(request, std::span(tokens).first(static_cast<size_t>(request.planned_tokens)));
+    tree->Extend(request.cache_salt,
+                 std::span(tokens).first(static_cast<size_t>(request.planned_tokens)),
+                 request.pages, request.prefix);
   }
-  pool->Free(std::span(request.pages).subspan(static_cast<size_t>(request.tree_pages)));
-  if (tree.has_value()) tree->Unpin(request.prefix);
+  pool->Free(std::span(request.pages).subspan(static_cast<size_t>(request.prefix.pages)));
+  if (tree.has_value()) tree->Unpin(request.prefix.node);
 }
 
 }  // namespace baton::prefill

@@ -95,7 +95,8 @@ int ChainPlanner::State::BoundByItl(int prefix_length, int tokens) const {
 
 // The tokens come in the order of the draws; those of requests that ended on the stage are left
 // out.
-void ChainPlanner::State::TakeDrawn(const std::vector<uint64_t>& draws, const PlanDone& plan_done) {
+void ChainPlanner::State::TakeDrawn(const std::vector<uint64_t>& draws, const PlanDone& plan_done,
+                                    int64_t now_us) {
   auto next = plan_done.drawn.begin();
   for (const uint64_t attempt_id : draws) {
     const bool came = next != plan_done.drawn.end() && next->attempt_id == attempt_id;
@@ -112,6 +113,7 @@ void ChainPlanner::State::TakeDrawn(const std::vector<uint64_t>& draws, const Pl
            absl::InternalError(absl::StrCat("drawn token ", drawn->token->token,
                                             " is outside the vocabulary of ", limits.vocab_size)));
     } else {
+      request->drawn_us = now_us;
       TakeToken(attempt_id, *request, *drawn->token);
     }
   }

@@ -52,8 +52,8 @@ void ChainPlanner::State::GrowRows() {
 
 // That are free, or given up by the cache when they are needed, once it is closed.
 int ChainPlanner::State::PagesToReturn(const Request& request) const {
-  const int own = static_cast<int>(request.pages.size()) - request.tree_pages;
-  return own + (tree.has_value() ? tree->PagesOfOnePin(request.prefix) : 0);
+  const int own = static_cast<int>(request.pages.size()) - request.prefix.pages;
+  return own + (tree.has_value() ? tree->PagesOfOnePin(request.prefix.node) : 0);
 }
 
 void ChainPlanner::State::MakeRoomForRows() {
@@ -93,8 +93,8 @@ void ChainPlanner::State::Requeue(uint64_t attempt_id) {
   request.open = request.retracting = request.abort_issued = false;
   request.pages.clear();
   request.new_page = -1;
-  request.prefix = 0;
-  request.tree_pages = request.planned_tokens = request.computed_tokens = 0;
+  request.prefix = {};
+  request.planned_tokens = request.computed_tokens = 0;
   request.over_us = kNeverUs;
   if (request.text.empty()) request.outcome = {};  // Its prompt is computed anew.
   const int read = request.read_tokens - request.prompt_tokens;

@@ -20,14 +20,14 @@ absl::Status ChainPlanner::State::CheckPages() const {
       return absl::InternalError(absl::StrCat("I1: attempt ", attempt_id, " owns ", pages,
                                               " pages, not ", least, " to ", most));
     }
-    for (int i = request.tree_pages; i < pages; ++i) {
+    for (int i = request.prefix.pages; i < pages; ++i) {
       const int page = request.pages[static_cast<size_t>(i)];
       if (seen[static_cast<size_t>(page)]) {
         return absl::InternalError(absl::StrCat("I1: page ", page, " has two owners"));
       }
       seen[static_cast<size_t>(page)] = true;
     }
-    owned += pages - request.tree_pages;
+    owned += pages - request.prefix.pages;
   }
   if (tree.has_value()) {
     BATON_RETURN_IF_ERROR(tree->CheckInvariants());

@@ -99,13 +99,13 @@ struct ChainPlanner::State {
     StopRule stop;
     int token_limit = 0;        // New tokens: max_tokens, or what the context leaves.
     std::vector<int32_t> text;  // What was drawn.
+    int64_t drawn_us = 0;       // When the last of it came.
 
     // The prefix cache.
     std::shared_ptr<const std::vector<int32_t>> tokens;  // That it reads. Null: it has no part.
     std::string cache_salt;
-    PageTree::Match match;      // While it waits: what it would have, not pinned.
-    PageTree::Node prefix = 0;  // Its last page that is in the tree.
-    int tree_pages = 0;         // The first so many of `pages` belong to the tree.
+    PageTree::Match match;    // While it waits: what it would have, not pinned.
+    PageTree::Prefix prefix;  // Of `pages`: these belong to the tree.
 
     // Since when the stages have only to close it, and no caller waits for it.
     int64_t over_us = kNeverUs;
@@ -193,7 +193,6 @@ struct ChainPlanner::State {
   PageTree::Match MatchOf(const Request& request) const;
   void TakeMatch(uint64_t attempt_id);
   void AllocatePages(uint64_t attempt_id);
-  void KeepPages(Request& request, std::span<const int32_t> tokens);
   void KeepPlanned(Request& request);
   void ReleasePages(Request& request);
 
@@ -203,7 +202,7 @@ struct ChainPlanner::State {
   void AddRows(Plan& plan);
   size_t PlansThatDraw() const;  // That are under way.
   int BoundByItl(int prefix_length, int tokens) const;
-  void TakeDrawn(const std::vector<uint64_t>& draws, const PlanDone& plan_done);
+  void TakeDrawn(const std::vector<uint64_t>& draws, const PlanDone& plan_done, int64_t now_us);
   void TakeToken(uint64_t attempt_id, Request& request, const SampledToken& token);
 
   // planner_growth.cc

@@ -103,6 +103,12 @@ absl::Status Stage::State::CheckItem(const Plan& plan, const PlanItem& item) con
 }
 
 absl::Status Stage::State::CheckOpen(const Plan& plan, const PlanOpen& open) const {
+  if (open.ticket &&
+      (open.ticket->first_page < 0 || open.ticket->first_page >= open.ticket->prompt_pages)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("plan ", plan.number, " has attempt ", open.attempt_id, " send from page ",
+                     open.ticket->first_page, " of ", open.ticket->prompt_pages));
+  }
   const int cached = open.cached_tokens;
   if (cached >= 0 && cached % options.page_size == 0 && cached < open.read_tokens()) {
     return absl::OkStatus();
@@ -165,6 +171,7 @@ Stage::State::Request Stage::State::RequestOf(const PlanOpen& open) const {
   request.pages = open.pages;
   request.planned_tokens = open.cached_tokens;
   request.writes_kv = open.ticket.has_value() && WritesTo(*open.ticket);
+  if (open.ticket.has_value()) request.sent_pages = open.ticket->first_page;
   request.report.attempt_id = open.attempt_id;
   return request;
 }

@@ -65,6 +65,46 @@ TEST_F(StageKvTest, WhatIsCachedGoesWhileTheFirstChunkIsComputed) {
   EXPECT_EQ(All<SendKv>()[0].first_page, 2);
 }
 
+// What decode holds is not sent; the commit covers it all the same.
+TEST_F(StageKvTest, NothingIsSentBeforeTheTicketsFirstPage) {
+  Make(0, 1);
+  Plan plan = ChunkPlan(1);
+  plan.opens.at(0).ticket->first_page = 3;
+  Send(PlanArrived{plan});
+  Computed(1);
+  EXPECT_FALSE(Has<SendKv>());
+  Send(PlanArrived{ChunkPlan(2)});
+  Computed(2);
+  ASSERT_THAT(FirstPages(), ElementsAre(3));
+  EXPECT_THAT(All<SendKv>()[0].pages, ElementsAre(13));
+  Send(PlanArrived{ChunkPlan(3)});
+  Computed(3, {SampledToken{1, 0, {}}});
+  EXPECT_THAT(FirstPages(), ElementsAre(4));
+  EXPECT_TRUE(Has<SendCommit>());
+}
+
+TEST_F(StageKvTest, OfWhatIsCachedOnlyWhatDecodeLacksGoes) {
+  for (const auto& [first_page, sent] : {std::pair(1, 1), {2, 0}, {5, 0}}) {
+    Make(0, 1);
+    Plan plan = ChunkPlan(1);
+    plan.opens.at(0).ticket->first_page = first_page;
+    plan.opens[0].cached_tokens = 32;
+    plan.items.at(0).token_begin = 32;
+    Send(PlanArrived{plan});
+    EXPECT_EQ(All<SendKv>().size(), static_cast<size_t>(sent)) << first_page;
+  }
+}
+
+TEST_F(StageKvTest, AFirstPageOutsideThePromptEndsTheEpoch) {
+  for (const int first_page : {-1, 6}) {
+    Make(0, 1);
+    Plan plan = ChunkPlan(1);
+    plan.opens.at(0).ticket->first_page = first_page;
+    Send(PlanArrived{plan});
+    EXPECT_TRUE(Has<EndEpoch>());
+  }
+}
+
 TEST_F(StageKvTest, WhatIsCachedWaitsForThePlanThatComputesIt) {
   Make(0, 1, /*plans_in_flight=*/2);
   Send(PlanArrived{ChunkPlan(1)});

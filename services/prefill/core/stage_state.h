@@ -26,7 +26,7 @@ struct Stage::State {
     std::vector<int> pages;
     bool writes_kv = true;   // This rank, to any of the ticket's.
     int planned_tokens = 0;  // Cached, or in the plans that have arrived.
-    int sent_pages = 0;      // That have been given to be sent.
+    int sent_pages = 0;      // That have been given to be sent, or that decode holds.
     int sends = 0;           // Under way, the commit's included.
     bool final_computed = false;
     bool abort_arrived = false;  // No later plan may name it.
@@ -101,7 +101,7 @@ struct Stage::State {
   std::vector<DrawnToken> TakeDrawn(const Plan& plan, const ComputeFinished& event) const;
   void SendComputed(const Plan& plan, const ComputeFinished& event, int64_t now_us);
   void SendCached(const Plan& plan);
-  SendKv SendOf(const PlanItem& item, Request& request);
+  std::optional<SendKv> SendUpTo(int end_token, uint64_t attempt_id, Request& request);
   void ReleaseKv();
   void DropKv(uint64_t attempt_id, Request& request);
   absl::Status CheckKv() const;

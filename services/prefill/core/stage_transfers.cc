@@ -82,11 +82,12 @@ uint64_t Stage::State::NewSend(uint64_t attempt_id, Request& request) {
   return next_send_id++;
 }
 
-SendKv Stage::State::SendOf(const PlanItem& item, Request& request) {
+// The request's pages up to `end_token` that have not been sent, if there are any.
+std::optional<SendKv> Stage::State::SendUpTo(int end_token, uint64_t attempt_id, Request& request) {
   const int first = request.sent_pages;
-  const int end = (item.token_begin + item.token_count + options.page_size - 1) / options.page_size;
-  SendKv send{epoch, NewSend(item.attempt_id, request), item.attempt_id, *request.ticket, first,
-              {}};
+  const int end = (end_token + options.page_size - 1) / options.page_size;
+  if (end <= first) return std::nullopt;
+  SendKv send{epoch, NewSend(attempt_id, request), attempt_id, *request.ticket, first, {}};
   send.pages.assign(request.pages.begin() + first, request.pages.begin() + end);
   request.sent_pages = end;
   return send;
@@ -167,7 +168,10 @@ void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, 
     }
     if (request.sending() && request.writes_kv) {
       if (token.has_value() && !token->ok()) request.failure = token->status();
-      if (request.sending()) kv.emplace_back(SendOf(item, request));
+      const int end_token = item.token_begin + item.token_count;
+      if (request.sending()) {
+        if (auto send = SendUpTo(end_token, item.attempt_id, request)) kv.emplace_back(*send);
+      }
       if (request.sending() && item.final) {
         SendCommit commit{epoch, NewSend(item.attempt_id, request), item.attempt_id,
                           *request.ticket, std::nullopt};
@@ -192,8 +196,9 @@ void Stage::State::SendCached(const Plan& plan) {
     if (open.cached_tokens == 0 || found == requests.end()) continue;
     Request& request = found->second;
     if (!request.sending() || !request.writes_kv) continue;
-    const PlanItem cached{open.attempt_id, 0, open.cached_tokens};
-    kv_behind[plan.number].emplace_back(SendOf(cached, request));
+    if (auto send = SendUpTo(open.cached_tokens, open.attempt_id, request)) {
+      kv_behind[plan.number].emplace_back(*std::move(send));
+    }
   }
   ReleaseKv();
 }

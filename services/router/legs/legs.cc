@@ -167,7 +167,18 @@ void Legs::Reserve(const router::Reserve& action, const LegRequest& request) {
   const auto call = MakeCall<Unary<v1::ReserveRequest, v1::ReserveResponse>>(*begin, request.trace);
   call->request.set_attempt_id(attempt_id);
   call->request.set_prompt_tokens(static_cast<int32_t>(request.prompt_ids.size()));
-  if (LooksAtPrompt(request.sampling)) {
+  const auto knows_first_page = [this](const InstanceRef& worker) {
+    return callbacks_.contact_of(worker).protocol_version >= kFirstPageVersion;
+  };
+  const bool uses_cache =
+      knows_first_page(action.decode) &&
+      std::all_of(action.writers.begin(), action.writers.end(),
+                  [&](const KvWriter& writer) { return knows_first_page(writer.instance); });
+  if (uses_cache) {
+    call->request.set_uses_cache(true);
+    call->request.set_cache_salt(request.cache_salt);
+  }
+  if (uses_cache || LooksAtPrompt(request.sampling)) {
     call->request.mutable_prompt_token_ids()->Assign(request.prompt_ids.begin(),
                                                      request.prompt_ids.end());
   }
@@ -265,7 +276,7 @@ v1::StartRequest Legs::StartRequestOf(const BeginCall& begin, const LegRequest& 
   return start;
 }
 
-void Legs::FlushCaches(const std::vector<InstanceRef>& chains,
+void Legs::FlushCaches(const std::vector<std::pair<Role, InstanceRef>>& workers,
                        const std::function<void(absl::StatusOr<int>)>& done) {
   // Counts the calls that have not ended; the last one tells.
   struct Sum {
@@ -277,26 +288,31 @@ void Legs::FlushCaches(const std::vector<InstanceRef>& chains,
   const auto sum = std::make_shared<Sum>();
   {
     MutexLock lock(&sum->mutex);
-    sum->open = chains.size();
+    sum->open = workers.size();
   }
-  if (chains.empty()) return done(0);
-  for (const InstanceRef& chain : chains) {
+  if (workers.empty()) return done(0);
+  for (const auto& [role, worker] : workers) {
     const auto call = std::make_shared<Unary<v1::FlushCacheRequest, v1::FlushCacheResponse>>(
-        tracker_, channels_.Get(chain, callbacks_.contact_of(chain).address));
+        tracker_, channels_.Get(worker, callbacks_.contact_of(worker).address));
     call->context->set_deadline(std::chrono::system_clock::now() + kFlushTimeout);
-    const auto end = [call, sum, done, chain](const grpc::Status& status) {
+    const auto end = [call, sum, done, role = role, id = worker.id](const grpc::Status& status) {
       absl::StatusOr<int> result;
       {
         MutexLock lock(&sum->mutex);
         sum->pages += call->response.pages();
-        if (!status.ok()) sum->status = WithLeg(rpc::FromGrpc(status), "prefill", chain.id);
+        if (!status.ok()) sum->status = WithLeg(rpc::FromGrpc(status), RoleName(role), id);
         if (--sum->open > 0) return;
         result = sum->status.ok() ? absl::StatusOr<int>(sum->pages) : sum->status;
       }
       done(std::move(result));
     };
-    call->worker->prefill->async()->FlushCache(&*call->context, &call->request, &call->response,
-                                               end);
+    if (role == Role::kDecode) {
+      call->worker->decode->async()->FlushCache(&*call->context, &call->request, &call->response,
+                                                end);
+    } else {
+      call->worker->prefill->async()->FlushCache(&*call->context, &call->request, &call->response,
+                                                 end);
+    }
   }
 }
 

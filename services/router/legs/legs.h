@@ -67,7 +67,7 @@ class Legs {
 
   // Asks these to flush their caches; `done` as Gateway::FlushCache's, on gRPC's threads or at
   // once.
-  void FlushCaches(const std::vector<InstanceRef>& chains,
+  void FlushCaches(const std::vector<std::pair<Role, InstanceRef>>& workers,
                    const std::function<void(absl::StatusOr<int>)>& done);
 
   // The request is over, and the core has aborted what was open.
