@@ -209,6 +209,7 @@ TEST(DeepSeekTest, RefusesByName) {
       {"moe_layer_freq", 0, "\"moe_layer_freq\" must be between 1 and 61"},
       {"n_shared_experts", 1 << 20, "\"n_shared_experts\" must be between 0 and"},
       {"attention_bias", true, "\"attention_bias\""},
+      {"moe_intermediate_size", 1 << 21, "\"moe_intermediate_size\" must be between 1 and"},
       {"n_routed_experts", 1 << 20, "\"n_routed_experts\" must be between 1 and"},
       {"num_nextn_predict_layers", -1, "\"num_nextn_predict_layers\" must be between"},
   };
@@ -227,6 +228,11 @@ TEST(DeepSeekTest, RefusesByName) {
                 HasSubstr(refusal.message));
   }
   Json json = V31();
+  json["n_shared_experts"] = 64;
+  json["moe_intermediate_size"] = 1 << 20;
+  EXPECT_THAT(std::string(ParseModelConfig(json.dump(), "config.json").status().message()),
+              HasSubstr("\"n_shared_experts\" is 64, which makes 67108864 columns"));
+  json = V31();
   json.erase("q_lora_rank");
   EXPECT_THAT(std::string(ParseModelConfig(json.dump(), "config.json").status().message()),
               HasSubstr("\"q_lora_rank\" is missing"));

@@ -218,7 +218,7 @@ int ModelConfig::SparseLayers(int begin, int end) const {
 
 namespace {
 
-// Of latent attention in one layer, without the output projection.
+// Those of latent attention in one layer, without the output projection.
 int64_t LatentParameters(const ModelConfig& config) {
   const LatentAttention& latent = config.latent;
   const int64_t hidden = config.hidden_size;

@@ -53,7 +53,7 @@ struct Experts {
   int groups = 1;
   int groups_kept = 1;
   GroupScore group_score = GroupScore::kBest;
-  double scaling = 1;  // Of the weights, after all else.
+  double scaling = 1;  // A factor of the weights, after all else.
   // Columns of a gated layer that all tokens go through as well; 0: none.
   int shared_inner = 0;
   // Layer i is sparse if `step` divides i + 1 and i is not among `dense_layers`.
@@ -67,12 +67,12 @@ struct Experts {
 struct LatentAttention {
   int kv_rank = 0;          // 0: the model has keys and values instead.
   int q_rank = 0;           // Values that queries are computed from; 0: the residual stream itself.
-  int nope_dim = 0;         // Of a head's query and key: elements that are not turned,
-  int rope_dim = 0;         // and behind them those that are.
-  int value_dim = 0;        // Of a head's value.
+  int nope_dim = 0;         // A head's query and key have so many elements that are not turned,
+  int rope_dim = 0;         // and behind them so many that are.
+  int value_dim = 0;        // Elements of a head's value.
   bool interleaved = true;  // Rope pairs elements 2i and 2i + 1, not i and i + rope_dim / 2.
 
-  // Of the norms of both ranks: transformers makes them with its default.
+  // The norms of both ranks: transformers makes them with its default.
   static constexpr double kNormEps = 1e-6;
 
   int row() const { return kv_rank + rope_dim; }

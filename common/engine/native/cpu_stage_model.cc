@@ -55,7 +55,7 @@ void CpuStageModel::AllocateScratch() {
   } else if (last_stage()) {
     scratch_.vocabulary.resize(Floats(kLogitRows, sizes_.vocab_size));
   }
-  if (config_.latent.kv_rank > 0) return;  // What follows is of other attention.
+  if (config_.latent.kv_rank > 0) return latent_attention_.Allocate();
   scratch_.qkv = rows(int64_t{sizes_.query_size()} + 2 * int64_t{sizes_.kv_size()});
   max_tiles_ = static_cast<size_t>(
       (int64_t{config_.max_position_embeddings} + kernels::kKeyTile - 1) / kernels::kKeyTile);

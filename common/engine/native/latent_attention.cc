@@ -30,16 +30,17 @@ AbsorbedAttention::AbsorbedAttention(const kernels::KernelTable& kernels, const 
       latent_(sizes.latent),
       threads_(threads),
       query_columns_(sizes.num_attention_heads * latent_.key_dim()),
-      scale_(sizes.attention_scale()) {
-  if (latent_.kv_rank == 0) return;
-  normed_.resize(Floats(kRowBlock, sizes.hidden_size));
+      scale_(sizes.attention_scale()) {}
+
+void AbsorbedAttention::Allocate() {
+  normed_.resize(Floats(kRowBlock, sizes_.hidden_size));
   compressed_.resize(Floats(kRowBlock, Width()));
   low_rank_.resize(Floats(kRowBlock, latent_.q_rank));
   queries_.resize(Floats(kRowBlock, query_columns_));
   paired_.resize(static_cast<size_t>(latent_.rope_dim));
   const auto tiles = static_cast<size_t>(
-      (int64_t{sizes.max_position_embeddings} + kernels::kKeyTile - 1) / kernels::kKeyTile);
-  scratch_.resize(static_cast<size_t>(threads.threads()));
+      (int64_t{sizes_.max_position_embeddings} + kernels::kKeyTile - 1) / kernels::kKeyTile);
+  scratch_.resize(static_cast<size_t>(threads_.threads()));
   for (Scratch& scratch : scratch_) {
     scratch.gathered.resize(Floats(kRowBlock, std::max(latent_.nope_dim, latent_.kv_rank)));
     scratch.query.resize(Floats(kLatentRows, latent_.row()));

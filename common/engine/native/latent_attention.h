@@ -34,10 +34,12 @@ struct LatentRows {
 // One caller at a time.
 class AbsorbedAttention {
  public:
-  // `sizes`: the model as this rank computes it. What is referred to must outlive it. Allocates
-  // nothing for a model with other attention.
+  // `sizes`: the model as this rank computes it. What is referred to must outlive it.
   AbsorbedAttention(const kernels::KernelTable& kernels, const ModelConfig& sizes,
                     ThreadPool& threads);
+
+  // Allocates the buffers. Once, before Apply; not for a model with other attention.
+  void Allocate();
 
   // Stores the rows of `x`, [rows, hidden], in `pool`'s pages, and attends to all before them and
   // themselves: attended is [rows, attended_size]. At most kRowBlock rows.

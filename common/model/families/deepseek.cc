@@ -110,6 +110,12 @@ absl::Status Configure(const ConfigReader& reader, bool sigmoid, ModelConfig& co
   BATON_ASSIGN_OR_RETURN(experts.inner, reader.Int("moe_intermediate_size", 1, kMaxInner));
   BATON_ASSIGN_OR_RETURN(const int shared, reader.IntOr("n_shared_experts", 0, 0, kMaxShared));
   experts.shared_inner = shared * experts.inner;
+  if (experts.shared_inner > kMaxInner) {
+    return reader.Error(
+        "n_shared_experts",
+        absl::StrCat("is ", shared, ", which makes ", experts.shared_inner,
+                     " columns of \"moe_intermediate_size\", more than ", kMaxInner));
+  }
   BATON_ASSIGN_OR_RETURN(experts.scaling,
                          reader.Number("routed_scaling_factor", 1e-3, kMaxScaling));
   BATON_RETURN_IF_ERROR(ParseRouter(reader, sigmoid, experts));

@@ -26,7 +26,7 @@ struct Family {
   // Sets the features in which the family departs from Llama's mathematics and refuses the keys
   // that it can't honour. Shapes are parsed before, except head_dim when it is absent.
   absl::Status (*configure)(const ConfigReader& reader, ModelConfig& config);
-  std::string_view other_model_type = "";  // Of models that differ in their tokenizer alone.
+  std::string_view other_model_type = "";  // What models have that differ in their tokenizer alone.
 };
 
 extern const Family kLlama;
@@ -47,8 +47,8 @@ const Family* FindFamily(std::string_view architecture);
 absl::Status DeriveHeadDim(const ConfigReader& reader, ModelConfig& config);
 
 // The number of experts, under the names that transformers writes or `key`, and of those that a
-// token goes to. InvalidArgument for none, for more active ones than there are, and for more in all layers
-// than any list of tensors should be made for.
+// token goes to. InvalidArgument for none, for more active ones than there are, and for more in all
+// layers than any list of tensors should be made for.
 absl::Status ParseExperts(const ConfigReader& reader, ModelConfig& config,
                           const char* key = nullptr);
 
