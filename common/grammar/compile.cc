@@ -49,7 +49,7 @@ absl::StatusOr<NodeId> AddSource(const Source& source, Grammar& grammar) {
     case Source::Kind::kJsonSchema:
       return AddJsonSchema(source.text, grammar);
     case Source::Kind::kRegex:
-      return AddRegex(source.text, RegexUse::kWholeText, grammar);
+      return AddRegex(source.text, grammar);
     case Source::Kind::kEbnf:
       BATON_RETURN_IF_ERROR(ParseEbnf(source.text, grammar));
       return grammar.Call(grammar.root());

@@ -124,7 +124,8 @@ TEST(EbnfTest, ErrorsSayWhere) {
       {"root ::= \"a\" root", "ebnf: no text can match it"},
       {"root ::= \"a\"***", "ebnf: line 1, column 15: a count of a count needs a group"},
       {"root ::= %lark \"a\"",
-       "ebnf: line 1, column 16: expected %json, %special, %until or %without"},
+       "ebnf: line 1, column 16: expected %json, %keywords, %arg_tags, %parameter_tags, %special, "
+       "%until or %without"},
       {"root ::= %json {\"type\": \"text\"}",
        "ebnf: line 1, column 16: %json: type: must be a type's name or a list of such: null, "
        "boolean, integer, number, string, array, object"},

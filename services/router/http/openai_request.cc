@@ -122,7 +122,8 @@ absl::Status ReadChatOutput(std::string_view body, const Fields& fields, OpenAiR
   request.offered = ReadOfferedTools(fields);
   BATON_ASSIGN_OR_RETURN(const auto parallel, fields.Bool("parallel_tool_calls"));
   request.parallel_calls = parallel.value_or(true);
-  BATON_ASSIGN_OR_RETURN(request.call_rules, ReadCallRules(body, fields, request.parallel_calls));
+  BATON_ASSIGN_OR_RETURN(request.call_rules,
+                         ReadCallRules(body, fields, request.offered, request.parallel_calls));
   BATON_ASSIGN_OR_RETURN(const auto separate, fields.Bool("separate_reasoning"));
   request.separate_reasoning = separate.value_or(true);
   BATON_ASSIGN_OR_RETURN(const auto include, fields.Bool("include_reasoning"));

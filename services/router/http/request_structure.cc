@@ -202,7 +202,7 @@ absl::Status ReadStructure(std::string_view object, const Fields& fields, Genera
 }
 
 absl::StatusOr<CallRules> ReadCallRules(std::string_view body, const Fields& fields,
-                                        bool parallel) {
+                                        const chat::OfferedTools& offered, bool parallel) {
   CallRules rules;
   rules.demand = {.forced = false, .parallel = parallel};
   const Json* tools = fields.Find("tools");
@@ -227,7 +227,8 @@ absl::StatusOr<CallRules> ReadCallRules(std::string_view body, const Fields& fie
     BATON_ASSIGN_OR_RETURN(std::string schema, ParametersOf(list[i]));
     // A call that is not forced, of a function that is not strict, may have any arguments.
     const bool free = !rules.demand.forced && function.value("strict", Json()) != true;
-    rules.tools.push_back({name, free ? kAnyObject : std::move(schema)});
+    rules.tools.push_back(
+        {name, free ? "" : std::move(schema), offered.find(name)->second.text_parameters});
   }
   return rules;
 }
