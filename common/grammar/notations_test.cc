@@ -157,5 +157,26 @@ TEST(ReasoningTest, MayStandBefore) {
   EXPECT_FALSE(Matches(source, "1"));
 }
 
+TEST(ReasoningTest, MayBeCutShort) {
+  Source source = Regex("[0-9]");
+  source.reasoning_begin = "<think>";
+  source.reasoning_end = "</think>";
+  const auto closes = [&](std::string_view text) {
+    const Automaton automaton = CompileClosing(source).value();
+    StateTable table(automaton);
+    const int32_t state = table.Walk(table.Find({{automaton.start, kBottom}}), text);
+    return state != StateTable::kDead && table.EndsAt(state);
+  };
+  EXPECT_TRUE(closes("</think>\n1"));
+  EXPECT_TRUE(closes(SpecialBytes("</think>") + "1"));
+  EXPECT_FALSE(closes("a</think>1"));
+  EXPECT_FALSE(closes("1"));
+  source = {.kind = Source::Kind::kAnything, .reasoning_begin = "a", .reasoning_end = "b"};
+  EXPECT_TRUE(closes("b"));
+  EXPECT_FALSE(Compile(source).ok());
+  source.reasoning_end = "";
+  EXPECT_FALSE(CompileClosing(source).ok());
+}
+
 }  // namespace
 }  // namespace baton::grammar

@@ -13,7 +13,7 @@ namespace baton {
 // are refused at join. A new version first comes with both in the range, and the old one goes a
 // release later, so that a cluster can be upgraded process by process.
 inline constexpr uint32_t kOldestProtocolVersion = 2;
-inline constexpr uint32_t kProtocolVersion = 6;
+inline constexpr uint32_t kProtocolVersion = 7;
 static_assert(kOldestProtocolVersion <= kProtocolVersion);
 // The first in which Prefill.Start reads fixed_prompt_token_ids.
 inline constexpr uint32_t kFixedPromptIdsVersion = 3;
@@ -25,6 +25,8 @@ inline constexpr uint32_t kCachedTokensVersion = 5;
 inline constexpr uint32_t kGrowthVersion = 6;
 // The first whose workers keep texts to SamplingParams.structure; older ones ignore it.
 inline constexpr uint32_t kStructureVersion = 6;
+// The first whose workers keep reasoning to TextStructure.reasoning_budget.
+inline constexpr uint32_t kReasoningBudgetVersion = 7;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {

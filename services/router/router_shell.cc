@@ -241,6 +241,11 @@ void RouterShell::Begin(std::unique_ptr<Session> session) {
   event.prompt_logprobs = request.sampling.prompt_logprobs();
   event.clip = request.clip;
   event.priority = request.priority;
+  if (request.sampling.has_structure()) {
+    event.protocol_version = request.sampling.structure().has_reasoning_budget()
+                                 ? kReasoningBudgetVersion
+                                 : kStructureVersion;
+  }
   sessions_.emplace(request.call_id, std::move(session));
   Dispatch(std::move(event));
 }
@@ -405,18 +410,12 @@ void RouterShell::Refresh(int64_t now_us) {
   const std::string missing = pairs > 0 ? "" : members.WhatIsMissing();
   const std::vector<Worker> workers = members.Workers();
   const int64_t fits = members.LargestContext();
-  std::string unstructured;
-  for (const Worker& worker : workers) {
-    const auto version = worker.info.fingerprint.protocol_version;
-    if (version < kStructureVersion) unstructured = worker.info.instance.id;
-  }
   bool draining = false;
   bool was_ready = false;
   bool ready = false;
   {
     MutexLock lock(&mutex_);
     was_ready = readiness_.ready;
-    unstructured_worker_ = std::move(unstructured);
     draining = draining_;
     // While no pair is ready, what fitted last is the best guess.
     if (fits > 0) largest_request_tokens_ = std::min<int64_t>(fits, config_.max_context_tokens);

@@ -176,7 +176,6 @@ class RouterShell : public Gateway {
   Readiness readiness_ ABSL_GUARDED_BY(mutex_);
   int64_t largest_request_tokens_ ABSL_GUARDED_BY(mutex_);
   // A worker that keeps no text to a structure; empty: there is none.
-  std::string unstructured_worker_ ABSL_GUARDED_BY(mutex_);
 
   EventLoop loop_;
   // Everything below belongs to the loop's thread.

@@ -91,14 +91,7 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call, std::shared_ptr<
 
 absl::Status RouterShell::CheckStructure(const GenerateCall& call) {
   if (!call.sampling.structure.has_value()) return absl::OkStatus();
-  BATON_RETURN_IF_ERROR(structures_.Check(*call.sampling.structure, call.names.structure));
-  MutexLock lock(&mutex_);
-  if (unstructured_worker_.empty()) return absl::OkStatus();
-  return WithLeg(
-      absl::UnavailableError(absl::StrCat(
-          "structured output needs workers of protocol version ", kStructureVersion, ", and ",
-          unstructured_worker_, " is of an older one; try again when it has been upgraded")),
-      "router", unstructured_worker_);
+  return structures_.Check(*call.sampling.structure, call.names.structure);
 }
 
 absl::Status RouterShell::TakeSlot() {

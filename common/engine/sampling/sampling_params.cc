@@ -105,27 +105,55 @@ void TokenHistory::SetPrompt(std::span<const int32_t> tokens) {
   prompt_.shrink_to_fit();
 }
 
-void TokenHistory::Follow(const SamplingParams& params, std::optional<int32_t> token) {
-  if (constraint_ == nullptr && text_status_.ok()) {
-    PendingConstraint::Result constraint = params.constraint->Await();
-    text_status_ = constraint.status();
-    if (!constraint.ok()) return;
-    constraint_ = *std::move(constraint);
+absl::Status TokenHistory::Begin(const SamplingParams& params) {
+  BATON_ASSIGN_OR_RETURN(rules_, params.constraint->Await());
+  constraint_ = rules_->text;
+  if (constraint_ != nullptr) text_ = constraint_->Begin();
+  if (params.reasoning_budget.has_value() && rules_->closing != nullptr) {
+    const grammar::Source& source = rules_->source;
+    reasoning_budget_ = *params.reasoning_budget;
+    reasoning_.emplace(source.reasoning_begin, source.reasoning_end, source.in_reasoning);
+    EndReasoning();
+  }
+  return absl::OkStatus();
+}
+
+// If it is time, and never within a character.
+void TokenHistory::EndReasoning() {
+  if (reasoning_->may_come()) {
+    if (!reasoning_->inside() || !reasoning_->at_character() ||
+        reasoning_->tokens() < reasoning_budget_) {
+      return;
+    }
+    constraint_ = rules_->closing;
     text_ = constraint_->Begin();
   }
+  reasoning_.reset();
+}
+
+void TokenHistory::Follow(const SamplingParams& params, std::optional<int32_t> token) {
+  if (rules_ == nullptr && text_status_.ok()) text_status_ = Begin(params);
   if (!token.has_value() || !text_status_.ok() || text_ended_) return;
   const bool ends = EndsGeneration(params, *token) || Contains(params.eos_token_ids, *token);
-  const absl::Status status = constraint_->Append(text_, *token);
-  if (status.ok()) return;
-  if (ends && constraint_->CanEnd(text_)) {
-    text_ended_ = true;
-  } else {
+  if (constraint_ != nullptr) {
+    const absl::Status status = constraint_->Append(text_, *token);
+    if (!status.ok() && ends && constraint_->CanEnd(text_)) {
+      text_ended_ = true;
+      return;
+    }
     text_status_ = status;
+    // Behind the mark that was forced, a text of no kind is free again.
+    const bool free = rules_->text == nullptr && status.ok() && constraint_->CanEnd(text_);
+    if (free) constraint_ = nullptr;
   }
+  if (!reasoning_.has_value() || !text_status_.ok()) return;
+  reasoning_->Append(rules_->vocabulary->BytesOf(*token));
+  EndReasoning();
 }
 
 absl::StatusOr<std::shared_ptr<const grammar::TokenMask>> TokenHistory::NextMask() {
   BATON_RETURN_IF_ERROR(text_status_);
+  if (constraint_ == nullptr) return nullptr;
   if (!text_ended_) return constraint_->MaskOf(text_);
   auto ended = std::make_shared<grammar::TokenMask>();
   ended->ends = true;

@@ -88,7 +88,8 @@ absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& samp
   if (constraints == nullptr) {
     return Invalid("structure", "this worker does not know the vocabulary's texts");
   }
-  if (eos_ids.empty() && params.stop_token_ids.empty()) {
+  const bool must_end = sampling.structure().kind_case() != v1::TextStructure::KIND_NOT_SET;
+  if (must_end && eos_ids.empty() && params.stop_token_ids.empty()) {
     return Invalid("structure", "the model names no token that ends a text");
   }
   absl::StatusOr<std::shared_ptr<const PendingConstraint>> constraint =
@@ -98,6 +99,9 @@ absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& samp
   }
   BATON_RETURN_IF_ERROR(constraint.status());
   params.constraint = *std::move(constraint);
+  if (sampling.structure().has_reasoning_budget()) {
+    params.reasoning_budget = sampling.structure().reasoning_budget();
+  }
   return sampler;
 }
 

@@ -111,13 +111,13 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
     return false;
   }
   FailedPair failed = {txn.attempt.pair, blamed};
-  const std::vector<Pair>& pairs = membership.ReadyPairs();
+  const std::vector<Pair>& pairs = PairsFor(txn.protocol_version);
   absl::StatusOr<Pair> other =
       pairing.Choose(pairs, txn.prompt_tokens, txn.asked_tokens, &failed, txn.clip);
   // Without another pair the failure is reported as it was, unless the others have no room, or none
   // is ready at all and one is expected: then what failed is what is missing.
   const bool no_room = IsOverloaded(other.status()) && MayWaitForRoom().ok();
-  const bool no_pair = pairs.empty() && MayWait().ok();
+  const bool no_pair = membership.ReadyPairs().empty() && MayWait().ok();
   if (!other.ok() && !no_room && !no_pair) return false;
   // Who drains, is dead or does not answer is in no pair any more: what it had must go elsewhere
   // and cannot come back to it.

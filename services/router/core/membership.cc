@@ -1,6 +1,7 @@
 #include "services/router/core/membership.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -73,6 +74,14 @@ Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& s
                                [](const Worker* stage) { return stage->draining; });
   chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, chain.capacity_tokens);
   return chain;
+}
+
+uint32_t SpokenByAll(const std::vector<const Worker*>& workers) {
+  uint32_t version = std::numeric_limits<uint32_t>::max();
+  for (const Worker* worker : workers) {
+    version = std::min(version, worker->info.fingerprint.protocol_version);
+  }
+  return version;
 }
 
 Pair MakePair(const Chain& chain, const std::vector<const Worker*>& ranks) {
@@ -400,12 +409,17 @@ std::vector<Pair> Membership::PairsOf(Side side, Connected connected) const {
   for (const auto& [chain_name, stages] : GridsOf(Role::kPrefill)) {
     if (!side(stages)) continue;
     const Chain chain = MakeChain(chain_name.id, stages);
+    const uint32_t speaks = SpokenByAll(stages);
     if (stages.front()->info.decodes) {
-      if (connected(stages, stages)) pairs.push_back(MakeColocated(chain, *stages.front()));
+      if (!connected(stages, stages)) continue;
+      pairs.push_back(MakeColocated(chain, *stages.front()));
+      pairs.back().protocol_version = speaks;
       continue;
     }
     for (const auto& [decode_name, ranks] : decodes) {
-      if (side(ranks) && connected(stages, ranks)) pairs.push_back(MakePair(chain, ranks));
+      if (!side(ranks) || !connected(stages, ranks)) continue;
+      pairs.push_back(MakePair(chain, ranks));
+      pairs.back().protocol_version = std::min(speaks, SpokenByAll(ranks));
     }
   }
   return pairs;

@@ -79,6 +79,7 @@ struct Pair {
   int64_t max_context_tokens = 0;           // For one request: prompt and continuation.
   int decode_slots = 0;                     // Its max_running_requests.
   int page_size = 1;                        // Tokens: what both sides give room in.
+  uint32_t protocol_version = 0;            // The newest that all its processes speak.
   std::vector<InstanceRef> followers = {};  // Ranks 1 and on of the decode service, in order.
   // Processes of the chain that hand KV over to it: every head of every layer goes once to each
   // rank that has it.

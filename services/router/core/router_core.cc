@@ -134,12 +134,13 @@ void RouterCore::State::On(const CallSubmitted& event) {
   if (absl::Status status = CheckAdmissible(event); !status.ok()) {
     return RefuseCall(event, status);
   }
-  const std::vector<Pair>& pairs = membership.ReadyPairs();
   absl::StatusOr<Pair> pair = Pair();
-  bool wait = pairs.empty();
+  bool wait = membership.ReadyPairs().empty();
   if (wait) {
     if (absl::Status status = MayWait(); !status.ok()) return RefuseCall(event, status);
   } else {
+    const std::vector<Pair>& pairs = PairsFor(event.protocol_version);
+    if (pairs.empty()) return RefuseCall(event, AllTooOld(event.protocol_version));
     pair = pairing.Choose(pairs, event.prompt_tokens, event.max_tokens, nullptr, event.clip);
     wait = IsOverloaded(pair.status()) || (pair.ok() && !waiting.empty());
     if (!pair.ok() && !wait) return RefuseCall(event, pair.status());
@@ -154,6 +155,7 @@ void RouterCore::State::On(const CallSubmitted& event) {
   txn.prompt_tokens = event.prompt_tokens;
   txn.max_tokens = txn.asked_tokens = event.max_tokens;
   txn.clip = event.clip;
+  txn.protocol_version = event.protocol_version;
   txn.deadline_us = event.deadline_us;
   txn.prompt_logprobs = event.prompt_logprobs;
   Transaction& added = table.Add(std::move(txn));

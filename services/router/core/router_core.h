@@ -97,9 +97,10 @@ struct CallSubmitted {
   int prompt_tokens = 0;   // The shell keeps the tokens and parameters. >= 1
   int max_tokens = 0;      // >= 1
   int64_t deadline_us = kNeverUs;
-  bool prompt_logprobs = false;  // Prompt tokens are sent before the answer's.
-  bool clip = false;             // max_tokens is a default: shorten it to a pair's room.
-  int priority = 0;              // Higher is served sooner.
+  bool prompt_logprobs = false;   // Prompt tokens are sent before the answer's.
+  bool clip = false;              // max_tokens is a default: shorten it to a pair's room.
+  int priority = 0;               // Higher is served sooner.
+  uint32_t protocol_version = 0;  // Its workers must speak this one or a newer one.
 };
 struct ClientGone {  // Disconnected or cancelled: nothing more is said to it.
   uint64_t call_id = 0;

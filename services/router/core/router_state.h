@@ -42,9 +42,10 @@ struct RouterCore::State {
       0;  // A pair is expected at least until then: this router stood still.
   int64_t next_pause_counts_from_us = 0;  // When the next pause may say so again.
   Watches watches;
-  uint64_t told_version = 0;         // View that the watches were told of.
-  std::map<Turn, uint64_t> waiting;  // Calls.
-  bool wait_for_room = false;        // All of them; else for a pair.
+  uint64_t told_version = 0;              // View that the watches were told of.
+  std::map<Turn, uint64_t> waiting;       // Calls.
+  mutable std::vector<Pair> newer_pairs;  // PairsFor's.
+  bool wait_for_room = false;             // All of them; else for a pair.
   uint64_t admitted = 0;
   uint64_t attempts_made = 0;
   uint64_t served = 0;  // First tokens, which show that workers serve.
@@ -103,6 +104,9 @@ struct RouterCore::State {
   int64_t WaitsUntilUs(const Transaction& txn) const;
   void WaitFor(bool room);
   void ServeWaiting();
+  // The ready pairs whose processes speak the version; valid until the next call.
+  const std::vector<Pair>& PairsFor(uint32_t version) const;
+  absl::Status AllTooOld(uint32_t version) const;
   absl::StatusOr<Pair> ChooseAgain(const Transaction& txn) const;
   void Refuse(Transaction& txn, const absl::Status& no_pair);
   void TimeOutWaiting(Transaction& txn);

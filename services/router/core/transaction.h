@@ -53,6 +53,7 @@ struct Transaction {
   int max_tokens = 0;  // The attempt's, if there is one: `asked_tokens` or, with `clip`, fewer.
   int asked_tokens = 0;
   bool clip = false;
+  uint32_t protocol_version = 0;  // Its workers speak at least this one.
   int64_t deadline_us = kNeverUs;
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
   Phase phase = Phase::kWaiting;

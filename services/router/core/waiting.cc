@@ -5,6 +5,7 @@
 // and have no room they wait for room, until their deadline. Never does the first one wait while a
 // pair has room for it, and never is it overtaken: the small would starve the large.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,24 @@ absl::Status RouterCore::State::NoPair(const std::string& what_happened) const {
       absl::UnavailableError(absl::StrCat("no ", membership.WhatServes(), " ", what_happened, ": ",
                                           membership.WhatIsMissing())),
       "router", "");
+}
+
+const std::vector<Pair>& RouterCore::State::PairsFor(uint32_t version) const {
+  const std::vector<Pair>& ready = membership.ReadyPairs();
+  const auto fits = [&](const Pair& pair) { return pair.protocol_version >= version; };
+  if (std::all_of(ready.begin(), ready.end(), fits)) return ready;
+  newer_pairs.clear();
+  std::copy_if(ready.begin(), ready.end(), std::back_inserter(newer_pairs), fits);
+  return newer_pairs;
+}
+
+absl::Status RouterCore::State::AllTooOld(uint32_t version) const {
+  Covered<"router: all pairs are too old for a request">();
+  return WithLeg(absl::UnavailableError(absl::StrCat(
+                     "structured output and bounds of reasoning need workers of protocol version ",
+                     version, ", and all that are ready are of an older one; try again when they ",
+                     "have been upgraded")),
+                 "router", "");
 }
 
 absl::Status RouterCore::State::MayWait() const {
@@ -87,7 +106,8 @@ void RouterCore::State::ServeWaiting() {
 // A pair other than the one that failed if there is one, with room or not. Otherwise the same: its
 // workers have been heard from since, so it was the connection that failed.
 absl::StatusOr<Pair> RouterCore::State::ChooseAgain(const Transaction& txn) const {
-  const std::vector<Pair>& pairs = membership.ReadyPairs();
+  const std::vector<Pair>& pairs = PairsFor(txn.protocol_version);
+  if (pairs.empty()) return AllTooOld(txn.protocol_version);
   if (txn.failed.has_value()) {
     auto other = pairing.Choose(pairs, txn.prompt_tokens, txn.asked_tokens, &*txn.failed, txn.clip);
     if (!absl::IsNotFound(other.status())) return other;

@@ -97,7 +97,6 @@ const Unsupported& UnsupportedSampling() {
       {"logits_processors", {Json::array()}, "use logit_bias"},
       {"custom_logit_processor", {}, "use logit_bias"},
       {"custom_params", {}, ""},
-      {"thinking_token_budget", {}, ""},
       {"detokenize", {true}, ""},
       {"vllm_xargs", {Json::object()}, ""},
   };
@@ -130,7 +129,8 @@ const FieldTable& CompletionFields() {
       Join({SamplingNames(), StructureNames(), OpenAiNames(), Names{"prompt", "best_of", "echo"}}),
       HarmlessNames(),
       Join({UnsupportedSampling(), UnsupportedServing(),
-            Unsupported{{"suffix",
+            Unsupported{{"thinking_token_budget", {}, "use /v1/chat/completions"},
+                        {"suffix",
                          {""},
                          "the models served here continue a text, they do not fill "
                          "one in"},
@@ -146,7 +146,8 @@ const FieldTable& ChatFields() {
       Join({SamplingNames(), StructureNames(), OpenAiNames(),
             Names{"messages", "top_logprobs", "add_generation_prompt", "continue_final_message",
                   "chat_template_kwargs", "tools", "tool_choice", "parallel_tool_calls",
-                  "reasoning_effort", "separate_reasoning", "include_reasoning"}}),
+                  "reasoning_effort", "separate_reasoning", "include_reasoning",
+                  "thinking_token_budget", "thinking_budget"}}),
       HarmlessNames(),
       Join({UnsupportedSampling(), UnsupportedServing(),
             Unsupported{{"best_of", {1}, "use /v1/completions"},
@@ -226,7 +227,8 @@ const FieldTable& SamplingParamsFields() {
       "sampling_params",
       Join({SamplingNames(), StructureNames()}),
       {"guided_decoding_backend", "spaces_between_special_tokens", "stream_interval"},
-      UnsupportedSampling()};
+      Join({UnsupportedSampling(),
+            Unsupported{{"thinking_token_budget", {}, "use /v1/chat/completions"}}})};
   return *table;
 }
 

@@ -9,6 +9,23 @@ class GenerateTest : public HandlerFixture {
   std::shared_ptr<FakeExchange> Generate(const Json& body) { return Post("/generate", body); }
 };
 
+TEST_F(GenerateTest, SchemasMayBeObjects) {
+  const auto schema_of = [&](size_t back) {
+    return gateway_.calls[gateway_.calls.size() - back].sampling.structure->json_schema();
+  };
+  Send("POST", "/generate",
+       R"({"text": "a", "sampling_params": {"json_schema": {"z": 1, "a": [2]}}})");
+  EXPECT_EQ(schema_of(1), R"({"z": 1, "a": [2]})") << "in the client's order";
+  Send("POST", "/generate",
+       R"({"text": ["a", "b"], "sampling_params": [{"json_schema": {"z": 1, "a": 2}},
+                                                   {"json_schema": "{}"}]})");
+  EXPECT_EQ(schema_of(2), R"({"z": 1, "a": 2})");
+  EXPECT_EQ(schema_of(1), "{}");
+  EXPECT_EQ(
+      ErrorOf("/generate", R"({"text": "a", "sampling_params": {"json_schema": 3}})")["param"],
+      "sampling_params.json_schema");
+}
+
 TEST_F(GenerateTest, AnswersWhatTheBenchmarkSends) {
   const auto exchange = Generate(
       {{"text", "abc"},

@@ -179,7 +179,10 @@ class MessagesReader {
         return InvalidField("thinking.budget_tokens", "is given if type is enabled, and only then");
       }
       BATON_RETURN_IF_ERROR(CheckBudget(budget));
-      if (budget.has_value()) variables["thinking_budget"] = *budget;
+      if (budget.has_value()) {
+        variables["thinking_budget"] = *budget;
+        chat.Set("thinking_token_budget", *budget, "thinking.budget_tokens");
+      }
     }
     variables["enable_thinking"] = variables["thinking"] = thinks;
     if (const Json* given = fields_.Find("chat_template_kwargs")) {

@@ -146,6 +146,7 @@ TEST_F(MessagesTest, ThinkingIsTurnedOnAndOff) {
   EXPECT_EQ(variables({{"thinking", {{"type", "disabled"}}}}), off);
   EXPECT_EQ(variables({{"thinking", Thinking()}}),
             Json({{"enable_thinking", true}, {"thinking", true}, {"thinking_budget", 20}}));
+  EXPECT_EQ(gateway_.calls.back().sampling.structure->reasoning_budget(), 20);
   EXPECT_EQ(variables({{"chat_template_kwargs", {{"thinking", 1}}}}),
             Json({{"enable_thinking", false}, {"thinking", 1}}));
   EXPECT_EQ(variables({{"output_config", {{"effort", "low"}}}})["reasoning_effort"], "low");

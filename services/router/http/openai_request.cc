@@ -1,6 +1,7 @@
 #include "services/router/http/openai_request.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -124,6 +125,15 @@ absl::Status ReadChatOutput(std::string_view body, const Fields& fields, OpenAiR
   request.parallel_calls = parallel.value_or(true);
   BATON_ASSIGN_OR_RETURN(request.call_rules,
                          ReadCallRules(body, fields, request.offered, request.parallel_calls));
+  // vLLM's name and Alibaba's.
+  BATON_ASSIGN_OR_RETURN(const std::string budget,
+                         fields.OneOf({"thinking_token_budget", "thinking_budget"}));
+  BATON_ASSIGN_OR_RETURN(request.reasoning_budget, fields.Integer(budget));
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const int64_t tokens = request.reasoning_budget.value_or(0);
+  if (tokens < 0 || tokens > kMost) {
+    return InvalidField(budget, absl::StrCat("must be from 0 to ", kMost, ", is ", tokens));
+  }
   BATON_ASSIGN_OR_RETURN(const auto separate, fields.Bool("separate_reasoning"));
   request.separate_reasoning = separate.value_or(true);
   BATON_ASSIGN_OR_RETURN(const auto include, fields.Bool("include_reasoning"));

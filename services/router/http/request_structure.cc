@@ -253,12 +253,18 @@ absl::Status ApplyCallRules(const CallRules& rules, chat::ToolFormat format, Gen
   return absl::OkStatus();
 }
 
-void AllowReasoning(chat::ReasoningFormat format, bool in_reasoning, GenerateCall& call) {
-  if (!call.sampling.structure.has_value() || format == chat::ReasoningFormat::kNone) return;
+void AllowReasoning(chat::ReasoningFormat format, bool in_reasoning, std::optional<int64_t> budget,
+                    GenerateCall& call) {
+  std::optional<v1::TextStructure>& structure = call.sampling.structure;
+  if (format == chat::ReasoningFormat::kNone || !(structure.has_value() || budget.has_value())) {
+    return;
+  }
+  if (!structure.has_value()) structure.emplace();
   const chat::ReasoningMarks marks = chat::MarksOf(format);
-  call.sampling.structure->set_reasoning_begin(std::string(marks.begin));
-  call.sampling.structure->set_reasoning_end(std::string(marks.end));
-  call.sampling.structure->set_in_reasoning(in_reasoning);
+  structure->set_reasoning_begin(std::string(marks.begin));
+  structure->set_reasoning_end(std::string(marks.end));
+  structure->set_in_reasoning(in_reasoning);
+  if (budget.has_value()) structure->set_reasoning_budget(static_cast<int32_t>(*budget));
 }
 
 }  // namespace baton::router

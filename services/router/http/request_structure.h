@@ -42,8 +42,9 @@ absl::StatusOr<CallRules> ReadCallRules(std::string_view body, const Fields& fie
 // functions alone get a warning then.
 absl::Status ApplyCallRules(const CallRules& rules, chat::ToolFormat format, GenerateCall& call);
 
-// Lets reasoning stand before what the text must be.
-void AllowReasoning(chat::ReasoningFormat format, bool in_reasoning, GenerateCall& call);
+// Lets reasoning stand before what the text must be, or bounds it by `budget` tokens.
+void AllowReasoning(chat::ReasoningFormat format, bool in_reasoning, std::optional<int64_t> budget,
+                    GenerateCall& call);
 
 }  // namespace baton::router
 

@@ -20,6 +20,7 @@ const FieldTable& ResponsesFields() {
       "/v1/responses",
       {"model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls",
        "max_output_tokens", "temperature", "top_p", "reasoning", "text", "stream", "include",
+       "top_logprobs",
        // Baton's, as in chats.
        "top_k", "min_p", "seed", "ignore_eos", "min_tokens", "timeout", "cache_salt", "priority",
        "request_id", "chat_template_kwargs"},
@@ -32,7 +33,6 @@ const FieldTable& ResponsesFields() {
        {"prompt", {}, "no prompt is kept; use instructions and input"},
        {"truncation", {"disabled"}, ""},
        {"max_tool_calls", {}, "tools run at the client"},
-       {"top_logprobs", {0}, "use /v1/chat/completions"},
        {"context_management", {Json::array()}, ""},
        {"max_tokens", {}, "use max_output_tokens"},
        {"messages", {}, "use input"},
@@ -118,15 +118,17 @@ class ResponsesReader {
     return object;
   }
 
-  // Most of it is of tools that do not run here. Reasoning is told as it is, never encrypted.
+  // Most of it is of tools that do not run here. Reasoning is told as it is, never encrypted. Who
+  // asks for alternatives wants the log-probabilities too.
   absl::Status ReadInclude() {
     BATON_ASSIGN_OR_RETURN(const auto names, fields_.Strings("include"));
     for (const std::string& name : names.value_or(std::vector<std::string>())) {
-      if (name != "message.output_text.logprobs") continue;
-      return InvalidField("include", absl::StrCat(name,
-                                                  " is not supported by this server; "
-                                                  "/v1/chat/completions has logprobs"));
+      if (name == "message.output_text.logprobs") chat.Set("logprobs", true, "include");
     }
+    BATON_ASSIGN_OR_RETURN(const auto top, fields_.Integer("top_logprobs"));
+    if (top.value_or(0) == 0) return absl::OkStatus();
+    chat.Set("logprobs", true, "include");
+    chat.Set("top_logprobs", *top, "top_logprobs");
     return absl::OkStatus();
   }
 
