@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "common/base/status.h"
 #include "common/base/strings.h"
 #include "common/tokenizer/words/unicode.h"
@@ -103,8 +104,17 @@ absl::StatusOr<NormalizerStep> ReadNormalizerStep(const JsonReader& element) {
     BATON_ASSIGN_OR_RETURN(step.content, element["content"].String());
     return step;
   }
+  if (type.value() == "Precompiled") {
+    step.kind = Kind::kCharsmap;
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "precompiled_charsmap"}));
+    const JsonReader table = element["precompiled_charsmap"];
+    BATON_ASSIGN_OR_RETURN(const std::string text, table.String());
+    if (!absl::Base64Unescape(text, &step.content)) return table.Malformed("base64");
+    return step;
+  }
   return type.Unsupported(
-      "null, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace and Sequence");
+      "null, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace, Precompiled "
+      "and Sequence");
 }
 
 absl::StatusOr<SplitBehavior> ReadBehavior(const JsonReader& behavior) {

@@ -50,10 +50,18 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::LoadTiktoken(const std::st
   const absl::StatusOr<std::string> config =
       ReadBoundedFile(Concat(directory, "/tokenizer_config.json"), kMaxTokenizerJsonBytes);
   if (!absl::IsNotFound(config.status())) BATON_RETURN_IF_ERROR(config.status());
-  const absl::StatusOr<TokenizerSpec> spec = ParseTiktoken(*file, config.value_or(""));
-  BATON_RETURN_IF_ERROR(Annotate(spec.status(), path));
   BATON_ASSIGN_OR_RETURN(const TokenRoles roles, LoadTokenRoles(directory));
-  return Create(*spec, roles);
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      LoadFromTiktoken(*file, config.value_or(""), roles);
+  BATON_RETURN_IF_ERROR(Annotate(tokenizer.status(), path));
+  return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::LoadFromTiktoken(std::string_view file,
+                                                                       std::string_view config,
+                                                                       const TokenRoles& roles) {
+  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ParseTiktoken(file, config));
+  return Create(spec, roles);
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::LoadFromJson(std::string_view tokenizer_json,

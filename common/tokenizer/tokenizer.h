@@ -41,6 +41,10 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& directory);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> LoadFromJson(std::string_view tokenizer_json,
                                                                  const TokenRoles& roles = {});
+  // Of tiktoken.model and the text of tokenizer_config.json, which may be empty (tiktoken_file.h).
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> LoadFromTiktoken(std::string_view file,
+                                                                     std::string_view config,
+                                                                     const TokenRoles& roles = {});
 
   // The ids of `text`. `add_special_tokens` adds what the model expects around a text (Llama-3's
   // <|begin_of_text|>). Without `parse_special` the text of a special token is text like any other:

@@ -191,7 +191,7 @@ const std::vector<BrokenRow>& BrokenRows() {
       {"nested normalizer",
        [](json& j) {
          j["normalizer"] = {{"type", "Sequence"},
-                            {"normalizers", {{{"type", "NFC"}}, {{"type", "Precompiled"}}}}};
+                            {"normalizers", {{{"type", "NFC"}}, {{"type", "Nmt"}}}}};
        },
        kUnsupported, "normalizer.normalizers[1].type"},
       {"replace without pattern",
@@ -228,6 +228,21 @@ const std::vector<BrokenRow>& BrokenRows() {
          j["decoder"] = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
        },
        kUnsupported, "decoder.type: is \"Strip\""},
+      {"charsmap",
+       [](json& j) {
+         j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "BAAA"}};
+       },
+       kMalformed, "normalizer: precompiled_charsmap: is cut off"},
+      {"charsmap's trie",
+       [](json& j) {
+         j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "/////w=="}};
+       },
+       kMalformed, "its trie is cut off"},
+      {"charsmap's base64",
+       [](json& j) {
+         j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "!"}};
+       },
+       kMalformed, "normalizer.precompiled_charsmap"},
       {"unigram without scores",
        [](json& j) {
          j["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", {"a"}}};

@@ -95,6 +95,10 @@ def test_every_spelling(served):
     for one in answer:
         jsonschema.validate(json.loads(one["text"]), SCHEMA)
     status, answer = served.post("/generate", {"text": "a", "sampling_params": {
+        "json_schema": SCHEMA, "temperature": 2, "max_new_tokens": 400}})
+    assert status == 200, answer
+    assert list(json.loads(answer["text"])) == SCHEMA["required"], "the order is the schema's"
+    status, answer = served.post("/generate", {"text": "a", "sampling_params": {
         "ebnf": 'root ::= "x"{7}', "temperature": 0, "max_new_tokens": 99}})
     assert status == 200 and answer["text"] == "xxxxxxx", answer
 

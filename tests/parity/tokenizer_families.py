@@ -36,6 +36,25 @@ KIMI = "|".join([
     r"""\p{N}{1,3}""", r""" ?[^\s\p{L}\p{N}]+[\r\n]*""", r"""\s*[\r\n]+""", r"""\s+(?!\S)""", r"""\s+"""])
 
 
+# What SentencePiece compiles of some forty rules: letters of full width, ligatures, marks, spaces.
+CHARSMAP = (
+    "AAQAAAAgAAAJCQAACgUAAAEAAIDMLAIAig0AACUAAIDMOAIAgQUAACgAAIAAAACABQAAgLMJAAC9GQAAHgAAgIR4AgCgTQAAgIgD"
+    "AOEQAgCFmAIAoQUAAE0AAICDVQAAgz0AACEAAICjDQAAEQAAgAMAAIALAACArV0AAIt1AACA+AIAgNQCAICJAACg5QAAof0AAITA"
+    "AgCFfAIArDwCABgAAICBPQAAGwAAgLoZAACCCQAAKwAAgA0AAIAPAACAFAAAgIF9AACRzAIAFgAAgIIFAAA1AAAANAAAALycAwC9"
+    "GAIAOQAAADgAAAA7AAAAOgAAAD0AAAC3tAIAPwAAAD4AAACRbQEAQAAAAEMAAACSfQEARQAAAEQAAABHAAAARgAAAEkAAABBBAIA"
+    "SwAAAEoAAABNAAAATAAAAE8AAABOAAAAUQAAAFAAAABTAAAAUgAAAFUAAABUAAAAVwAAAFYAAABZAAAAWAAAAFsAAABaAAAAXQAA"
+    "AFwAAABfAAAAXgAAAGEAAABgAAAAYwAAAGIAAABlAAAAZAAAAGcAAABmAAAAaQAAAGgAAABrAAAAagAAAG0AAABlmAIAbwAAAG4A"
+    "AAChdQEAcAAAAHMAAACidQEAdQAAAHQAAAB3AAAAdgAAAHkAAAB4AAAAewAAAHoAAAB9AAAAfAAAAH8AAAB+AAAAgQAAAIAAAACD"
+    "AAAAggAAAIUAAACEAAAAhwAAAIYAAACJAAAAiAAAAIsAAACKAAAAjQAAAIwAAACPAAAAjgAAAJEAAACQAAAAkwAAAJIAAACVAAAA"
+    "lAAAAJcAAACWAAAAmQAAAJgAAACbAAAAmgAAAJ0AAACcAAAAnwAAAJ4AAAChAAAAoAAAAKMAAACiAAAApQAAAKQAAACnAAAApgAA"
+    "AKkAAACoAAAAqwAAAKoAAACtAAAArAAAAK8AAACuAAAAsQAAALAAAACzAAAAsgAAALUAAAC0AAAAtwAAALYAAAC5AAAAuAAAALsA"
+    "AAC6AAAAvQAAALwAAAC/AAAAvgAAAMEAAADAAAAAwwAAAMIAAADFAAAAxAAAAMcAAADGAAAAyQAAAMgAAADC6AEAygAAAMTMAQDM"
+    "AAAAzwAAAM4AAADRAAAA0AAAANMAAADSAAAA1QAAANQAAADXAAAA1gAAANkAAADYAAAA2wAAANoAAADdAAAA3AAAAN8AAADeAAAA"
+    "4QAAAOAAAADjAAAA4gAAAOUAAADkAAAA5wAAAO+0AQDpAAAA4YgBAOIoAQDj0AEA7QAAAOwAAADvAAAA7gAAAPEAAADwAAAA8wAA"
+    "APIAAAD1AAAA9AAAAPcAAAD2AAAA+QAAAPgAAAD7AAAA+gAAAP0AAAD8AAAA/wAAAP4AAAAAIAAxADHigYQyADIAQQBCAElWAGEA"
+    "YgBmaQBmbABpagDCsEMAw4UAw6kA2LXZhNmJINin2YTZhNmHINi52YTZitmHINmI2LPZhNmFAOqwgAA=")
+
+
 def mix(value):
     """SplitMix64, as common/base/random.h has it."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
@@ -48,7 +67,9 @@ def fragments():
     rng = random.Random(7)
     points = assigned(unicodedata.ucd_3_2_0, 0x20, 0xFFFF) + assigned(unicodedata.ucd_3_2_0, 0x10000, 0x1FFFF)
     found = [*TEXTS, *RUNS, *CORPUS.split(), *(chr(rng.choice(points)) for _ in range(400)),
-             *(" " + word for word in CORPUS.split()[:150]), "▁", " ▁", "▁▁a", "<0x0A>", "<unk>", "<s>", "</s>", "<s> a",
+             *(" " + word for word in CORPUS.split()[:150]), "▁", " ▁", "▁▁a", "<0x0A>", "<unk>", "<s>", "</s>",
+             "<s> a",
+             *"ﬁﬂ①②ＡＢａｂ１２　ﷺ℃ⅣÅ½ĳ\u00a0\u2003\u200b\u00ad", "e\u0301", "A\u030a", "\u1100\u1161", "x\u0301\u0323",
              "\n", " ", "  ", "   ", "\t", "[INST] x [/INST]", "<start_of_turn>user\n"]
     return sorted({one for one in found if one and len(one) <= 48})
 
@@ -149,6 +170,13 @@ def unigram_bytes():
     return unigram(True, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}, None)
 
 
+def charsmap():
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    return unigram(False, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+                   {"type": "Sequence", "normalizers": [
+                       {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}, spaces]})
+
+
 def kimi():
     """(ranks, encoding, special tokens by id)."""
     tokenizer = Tokenizer(models.BPE())
@@ -183,7 +211,7 @@ def main():
             golden[name]["decoded"] = digest([ord(c) for one in ids[:1000] for c in decode(one)])
         print(name, sum(map(len, ids)), "tokens")
 
-    for make in (llama2, mistral, gemma, characters, t5, unigram_bytes):
+    for make in (llama2, mistral, gemma, characters, t5, charsmap, unigram_bytes):
         data = make()
         (OUT / f"{make.__name__}.json").write_text(json.dumps(data, separators=(",", ":")) + "\n")
         tokenizer = Tokenizer.from_str(json.dumps(data))
