@@ -11,7 +11,7 @@
 
 namespace baton::grammar {
 
-// Of a grammar that does not change meanwhile.
+// For a grammar that does not change meanwhile.
 class GrammarSize {
  public:
   explicit GrammarSize(const Grammar& grammar)

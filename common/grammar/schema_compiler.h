@@ -22,7 +22,7 @@
 
 namespace baton::grammar {
 
-// Of one document, which must outlive it. One thread.
+// For one document, which must outlive it. One thread.
 class SchemaCompiler {
  public:
   using NodeId = Grammar::NodeId;

@@ -113,7 +113,7 @@ absl::StatusOr<NodeId> SchemaCompiler::Object(const SchemaView& view, const Sche
   if (properties.empty() && additional) {
     if (most == 0) return Enclosed(grammar_.Empty(), false, at);
     if (at.spelling == Spelling::kArguments) {
-      // Of several one could be there twice, which no call may have.
+      // If there were several, one could be there twice, which no call may have.
       if (least > 1) return at.Wrong("minProperties without properties is not supported");
       return Enclosed(*additional, least == 0, at);
     }

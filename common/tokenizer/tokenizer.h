@@ -41,7 +41,7 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& directory);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> LoadFromJson(std::string_view tokenizer_json,
                                                                  const TokenRoles& roles = {});
-  // Of tiktoken.model and the text of tokenizer_config.json, which may be empty (tiktoken_file.h).
+  // The same for tiktoken.model and the text of tokenizer_config.json, which may be empty.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> LoadFromTiktoken(std::string_view file,
                                                                      std::string_view config,
                                                                      const TokenRoles& roles = {});

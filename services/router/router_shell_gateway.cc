@@ -90,8 +90,8 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call, std::shared_ptr<
 }
 
 absl::Status RouterShell::CheckStructure(const GenerateCall& call) {
-  if (!call.sampling.structure.has_value()) return absl::OkStatus();
-  return structures_.Check(*call.sampling.structure, call.names.structure);
+  if (!call.sampling.has_structure()) return absl::OkStatus();
+  return structures_.Check(call.sampling.structure(), call.names.structure);
 }
 
 absl::Status RouterShell::TakeSlot() {
@@ -124,9 +124,9 @@ absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t a
   BATON_RETURN_IF_ERROR(CheckPromptLogprobs(call, request.prompt_ids.size()));
   request.warnings = std::move(call.warnings);
   request.length_note = DefaultNote(call, request.prompt_ids.size(), limits_);
-  request.clip = !call.sampling.max_tokens.has_value();
+  request.clip = !call.sampling.has_max_tokens();
   request.names = call.names;
-  request.prompt_only = call.sampling.max_tokens == 0;
+  request.prompt_only = call.sampling.has_max_tokens() && call.sampling.max_tokens() == 0;
   request.text = call.text;
   request.request_id =
       call.request_id.empty() ? "req-" + RandomHex(12) : std::move(call.request_id);

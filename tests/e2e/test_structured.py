@@ -178,11 +178,12 @@ def test_hostile_grammars_delay_nobody(served):
     def health():
         begun = time.monotonic()
         assert served.get("/health")[0] == 200
+        assert served.post("/tokenize", {"prompt": "a"})[0] == 200  # On a thread that bodies are handled by.
         return time.monotonic() - begun
 
     quiet = sorted(health() for _ in range(50))[45]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        running = [pool.submit(chat, served, **body, max_tokens=2) for body in hostile * 2]
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        running = [pool.submit(chat, served, **body, max_tokens=2) for body in hostile * 3]
         busy = []
         while not all(one.done() for one in running):
             busy.append(health())

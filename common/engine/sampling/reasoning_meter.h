@@ -7,7 +7,7 @@
 
 namespace baton {
 
-// Of one text, whose tokens it is told in order. One thread.
+// For one text, whose tokens it is told in order. One thread.
 class ReasoningMeter {
  public:
   // The marks are not empty. `inside`: the text begins within reasoning.

@@ -1,5 +1,5 @@
 // What a draw is made from besides logits: a request's parameters, its tokens so far, its seed and
-// the position. proto/baton/v1/common.proto has the same parameters as clients send them.
+// the position. TokenSampler makes it of v1::SamplingParams, which are what clients and peers send.
 #ifndef COMMON_ENGINE_SAMPLING_SAMPLING_PARAMS_H_
 #define COMMON_ENGINE_SAMPLING_SAMPLING_PARAMS_H_
 
@@ -56,9 +56,6 @@ struct SamplingParams {
   bool NeedsPrompt() const { return repetition_penalty != 1; }
 };
 
-// InvalidArgument that names the field (FieldOf in common/base/status.h).
-absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab_size);
-
 // Whether drawing `token` ends the request.
 bool EndsGeneration(const SamplingParams& params, int32_t token);
 
@@ -93,7 +90,7 @@ class TokenHistory {
   void EndReasoning();
 
   std::shared_ptr<const TextRules> rules_;                 // Null until the first Follow.
-  std::shared_ptr<const grammar::Constraint> constraint_;  // Of what comes now; null: none.
+  std::shared_ptr<const grammar::Constraint> constraint_;  // Holds now; null: none does.
   std::optional<ReasoningMeter> reasoning_;                // While it may have to be ended.
   int reasoning_budget_ = 0;
   grammar::TextState text_;
@@ -103,7 +100,7 @@ class TokenHistory {
 
 // How the token after a sequence's last one is drawn.
 struct Draw {
-  const SamplingParams* params = nullptr;  // Have passed ValidateSamplingParams.
+  const SamplingParams* params = nullptr;  // Within their ranges (check_sampling.h).
   uint64_t seed = 0;
   // The number of tokens that the request has generated before this one. The draw is a function of
   // (seed, position), so other requests and the process that draws don't affect it.

@@ -32,7 +32,7 @@ struct BpeOptions {
   // A word that is a token is that token, whatever merges would make of it.
   bool ignore_merges = false;
   bool byte_level = true;  // Words are bytes, each with a token; else they are characters.
-  // Of characters without a token: their bytes, as "<0x0A>",
+  // Characters without a token become their bytes, as "<0x0A>",
   bool byte_fallback = false;
   // or else this one, once for several in a row with `fuse_unk`; without it they are left out.
   std::optional<std::string> unk_token;

@@ -31,7 +31,7 @@ absl::StatusOr<UnigramModel> UnigramModel::Create(const std::vector<VocabEntry>&
     if (!byte_fallback) continue;
     if (const auto byte = ByteOfFallback(vocab[i].spelling)) model.byte_ids_[*byte] = vocab[i].id;
   }
-  // Of equal texts the last counts.
+  // The last of equal texts counts.
   std::stable_sort(model.pieces_.begin(), model.pieces_.end(),
                    [](const Piece& a, const Piece& b) { return a.text < b.text; });
   const auto kept = std::unique(model.pieces_.rbegin(), model.pieces_.rend(),

@@ -26,7 +26,7 @@ class Charsmap {
 
  private:
   Charsmap() = default;
-  // Of the shortest beginning of `text` that the table has.
+  // What the shortest beginning of `text` becomes that the table has.
   std::optional<std::string_view> Find(std::string_view text) const;
 
   std::vector<uint32_t> units_;

@@ -14,31 +14,6 @@
 namespace baton::router {
 namespace {
 
-SamplingRequest SamplingFromProto(const v1::SamplingParams& proto) {
-  SamplingRequest sampling;
-  if (proto.has_temperature()) sampling.temperature = proto.temperature();
-  if (proto.has_top_k()) sampling.top_k = proto.top_k();
-  if (proto.has_top_p()) sampling.top_p = proto.top_p();
-  if (proto.has_min_p()) sampling.min_p = proto.min_p();
-  if (proto.has_seed()) sampling.seed = proto.seed();
-  sampling.stop.assign(proto.stop().begin(), proto.stop().end());
-  sampling.stop_token_ids.assign(proto.stop_token_ids().begin(), proto.stop_token_ids().end());
-  sampling.ignore_eos = proto.ignore_eos();
-  if (proto.has_max_tokens()) sampling.max_tokens = proto.max_tokens();
-  sampling.min_tokens = proto.min_tokens();
-  sampling.logprobs = proto.logprobs();
-  sampling.top_logprobs = proto.top_logprobs();
-  sampling.prompt_logprobs = proto.prompt_logprobs();
-  if (proto.has_presence_penalty()) sampling.presence_penalty = proto.presence_penalty();
-  if (proto.has_frequency_penalty()) sampling.frequency_penalty = proto.frequency_penalty();
-  if (proto.has_repetition_penalty()) sampling.repetition_penalty = proto.repetition_penalty();
-  if (proto.has_structure()) sampling.structure = proto.structure();
-  for (const v1::LogitBias& entry : proto.logit_bias()) {
-    sampling.logit_bias.emplace_back(entry.token_id(), entry.bias());
-  }
-  return sampling;
-}
-
 // The shorter of the request's own timeout and the call's deadline; 0: neither.
 int64_t TimeoutMs(const grpc::CallbackServerContext& context, int64_t timeout_ms) {
   const auto deadline = context.deadline();
@@ -77,7 +52,7 @@ GenerateCall CommonCall(const Gateway& gateway, const grpc::CallbackServerContex
   if (request.has_truncate_prompt_tokens()) {
     call.truncate_prompt_tokens = request.truncate_prompt_tokens();
   }
-  call.sampling = SamplingFromProto(request.sampling());
+  call.sampling = request.sampling();
   call.text.skip_special_tokens = !request.keep_special_tokens();
   call.text.include_stop = request.include_stop();
   call.timeout_ms = TimeoutMs(context, request.timeout_ms());

@@ -2,6 +2,7 @@
 #include <initializer_list>
 
 #include "services/router/http/request_fields.h"
+#include "services/router/http/request_sampling.h"
 #include "services/router/http/request_structure.h"
 
 namespace baton::router {
@@ -15,33 +16,6 @@ List Join(std::initializer_list<List> lists) {
   List all;
   for (const List& list : lists) all.insert(all.end(), list.begin(), list.end());
   return all;
-}
-
-// What chooses tokens, in every spelling: read by ReadSampling.
-const Names& SamplingNames() {
-  static const auto* names = new Names{"temperature",
-                                       "top_k",
-                                       "top_p",
-                                       "min_p",
-                                       "seed",
-                                       "sampling_seed",
-                                       "stop",
-                                       "stop_token_ids",
-                                       "ignore_eos",
-                                       "max_tokens",
-                                       "max_new_tokens",
-                                       "max_completion_tokens",
-                                       "min_tokens",
-                                       "min_new_tokens",
-                                       "presence_penalty",
-                                       "frequency_penalty",
-                                       "repetition_penalty",
-                                       "logit_bias",
-                                       "skip_special_tokens",
-                                       "include_stop_str_in_output",
-                                       "no_stop_trim",
-                                       "n"};
-  return *names;
 }
 
 // What both of OpenAI's endpoints read besides.
@@ -86,7 +60,7 @@ const Names& HarmlessNames() {
 
 const Unsupported& UnsupportedSampling() {
   static const auto* fields = new Unsupported{
-      {"guided_whitespace_pattern", {}, "white space stands where docs/http.md says"},
+      {"guided_whitespace_pattern", {}, "white space is as common/grammar has it"},
       {"structural_tag", {}, "use guided_grammar"},
       {"stop_regex", {}, "use stop or stop_token_ids"},
       {"use_beam_search", {false}, "use best_of"},

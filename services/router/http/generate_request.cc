@@ -45,11 +45,10 @@ absl::Status ReadLogprobs(const Fields& fields, GenerateCall& call, GeneratePlan
                         absl::StrCat("must be -1 or more, is ", plan.logprob_start));
   }
   call.names.top_logprobs = "top_logprobs_num";
-  call.sampling.logprobs = plan.logprobs;
-  call.sampling.prompt_logprobs = plan.logprobs && plan.logprob_start >= 0;
+  call.sampling.set_logprobs(plan.logprobs);
+  call.sampling.set_prompt_logprobs(plan.logprobs && plan.logprob_start >= 0);
   // Clients send the number whether or not they want any.
-  call.sampling.top_logprobs = plan.logprobs ? top.value_or(0) : 0;
-  return absl::OkStatus();
+  return SetTopLogprobs(plan.logprobs ? top.value_or(0) : 0, "top_logprobs_num", call.sampling);
 }
 
 // The texts of sampling_params, or of each of a list, with their keys in order: empty where no
@@ -169,8 +168,8 @@ absl::StatusOr<GeneratePlan> PlanGenerate(const Gateway& gateway, std::string_vi
     for (int64_t i = 0; i < body.n; ++i) {
       GenerateCall& copy = plan.calls.emplace_back(call);
       copy.request_id = IdOf(body, plan.id, prompt, i);
-      if (call.sampling.seed.has_value()) {
-        copy.sampling.seed = CandidateSeed(*call.sampling.seed, static_cast<int>(i));
+      if (call.sampling.has_seed()) {
+        copy.sampling.set_seed(CandidateSeed(call.sampling.seed(), static_cast<int>(i)));
       }
       plan.shown.push_back({copy.request_id, static_cast<int>(ids.size())});
     }

@@ -135,8 +135,8 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
     for (int candidate = 0; candidate < plan.best_of; ++candidate) {
       GenerateCall& copy = plan.calls.emplace_back(call);
       copy.request_id = several ? absl::StrCat(id, "-", plan.calls.size() - 1) : id;
-      if (call.sampling.seed.has_value()) {
-        copy.sampling.seed = CandidateSeed(*call.sampling.seed, candidate);
+      if (call.sampling.has_seed()) {
+        copy.sampling.set_seed(CandidateSeed(call.sampling.seed(), candidate));
       }
     }
   }

@@ -50,7 +50,7 @@ TEST_F(ReasoningTest, MayHaveABudget) {
   const auto structure_of = [&](const Json& request) {
     const auto exchange = Post(kChat, request);
     EXPECT_FALSE(exchange->response.has_value()) << exchange->response->body;
-    return gateway_.calls.back().sampling.structure.value_or(v1::TextStructure());
+    return gateway_.calls.back().sampling.structure();
   };
   for (const char* name : {"thinking_token_budget", "thinking_budget"}) {
     const v1::TextStructure asked = structure_of(Request("<think>\n", {{name, 7}}));

@@ -54,12 +54,12 @@ class Reader {
   Reader(const Fields& fields, GenerateCall& call) : fields_(fields), call_(call) {}
 
   absl::StatusOr<v1::TextStructure*> Take(const std::string& field) {
-    if (call_.sampling.structure.has_value()) {
+    if (call_.sampling.has_structure()) {
       return InvalidField(
           field, absl::StrCat("is given beside ", call_.names.structure, "; give one of the two"));
     }
     call_.names.structure = field;
-    return &call_.sampling.structure.emplace();
+    return call_.sampling.mutable_structure();
   }
 
   // A schema, as an object or as text.
@@ -235,7 +235,7 @@ absl::StatusOr<CallRules> ReadCallRules(std::string_view body, const Fields& fie
 
 absl::Status ApplyCallRules(const CallRules& rules, chat::ToolFormat format, GenerateCall& call) {
   if (rules.tools.empty()) return absl::OkStatus();
-  if (call.sampling.structure.has_value()) {
+  if (call.sampling.has_structure()) {
     if (!rules.demand.forced) return absl::OkStatus();
     return InvalidField(
         "tool_choice", absl::StrCat("forces a call, which is at odds with ", call.names.structure));
@@ -249,17 +249,15 @@ absl::Status ApplyCallRules(const CallRules& rules, chat::ToolFormat format, Gen
     return absl::OkStatus();
   }
   call.names.structure = "tools";
-  call.sampling.structure.emplace().set_ebnf(*std::move(grammar));
+  call.sampling.mutable_structure()->set_ebnf(*std::move(grammar));
   return absl::OkStatus();
 }
 
 void AllowReasoning(chat::ReasoningFormat format, bool in_reasoning, std::optional<int64_t> budget,
                     GenerateCall& call) {
-  std::optional<v1::TextStructure>& structure = call.sampling.structure;
-  if (format == chat::ReasoningFormat::kNone || !(structure.has_value() || budget.has_value())) {
-    return;
-  }
-  if (!structure.has_value()) structure.emplace();
+  const bool any = call.sampling.has_structure() || budget.has_value();
+  if (format == chat::ReasoningFormat::kNone || !any) return;
+  v1::TextStructure* const structure = call.sampling.mutable_structure();
   const chat::ReasoningMarks marks = chat::MarksOf(format);
   structure->set_reasoning_begin(std::string(marks.begin));
   structure->set_reasoning_end(std::string(marks.end));

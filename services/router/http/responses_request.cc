@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/tokenizer/chat/jinja/json.h"
+#include "services/router/http/request_sampling.h"
 #include "services/router/http/responses_items.h"
 
 namespace baton::router {
@@ -16,14 +17,12 @@ namespace {
 constexpr char kNothingKept[] = "no response is kept; send the whole conversation as input";
 
 const FieldTable& ResponsesFields() {
-  static const auto* table = new FieldTable{
+  static const auto* table = new FieldTable(FieldTable{
       "/v1/responses",
       {"model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls",
-       "max_output_tokens", "temperature", "top_p", "reasoning", "text", "stream", "include",
-       "top_logprobs",
+       "max_output_tokens", "reasoning", "text", "stream", "include", "top_logprobs",
        // Baton's, as in chats.
-       "top_k", "min_p", "seed", "ignore_eos", "min_tokens", "timeout", "cache_salt", "priority",
-       "request_id", "chat_template_kwargs"},
+       "timeout", "cache_salt", "priority", "request_id", "chat_template_kwargs"},
       {"metadata", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
        "prompt_cache_options", "service_tier", "stream_options", "client_metadata"},
       {{"store", {false}, kNothingKept},
@@ -37,7 +36,8 @@ const FieldTable& ResponsesFields() {
        {"max_tokens", {}, "use max_output_tokens"},
        {"messages", {}, "use input"},
        {"reasoning_effort", {}, "use reasoning.effort"},
-       {"response_format", {}, "use text.format"}}};
+       {"response_format", {}, "use text.format"}}}
+                                                .With(SharedSamplingNames()));
   return *table;
 }
 const FieldTable& ReasoningFields() {
@@ -87,9 +87,9 @@ class ResponsesReader {
     }
     chat.renames().Add("messages", "input");
     BATON_RETURN_IF_ERROR(AddInput(fields_, unknown_, warnings, chat));
-    chat.Copy(fields_, {"model", "stream", "temperature", "top_p", "top_k", "min_p", "seed",
-                        "ignore_eos", "min_tokens", "timeout", "cache_salt", "priority",
-                        "request_id", "chat_template_kwargs", "parallel_tool_calls"});
+    chat.Copy(fields_, SharedSamplingNames());
+    chat.Copy(fields_, {"model", "stream", "timeout", "cache_salt", "priority", "request_id",
+                        "chat_template_kwargs", "parallel_tool_calls"});
     if (const Json* limit = fields_.Find("max_output_tokens")) {
       chat.Set("max_completion_tokens", *limit, "max_output_tokens");
     }

@@ -69,7 +69,7 @@ TEST_F(ResponsesTest, AResponseHasItemsInTheirOrder) {
 
 TEST_F(ResponsesTest, ACutOffAnswerIsIncomplete) {
   const auto exchange = Ask({{"max_output_tokens", 9}});
-  EXPECT_EQ(gateway_.calls.at(0).sampling.max_tokens, 9);
+  EXPECT_EQ(gateway_.calls.at(0).sampling.max_tokens(), 9);
   Finish("a", Finished(FinishReason::kLength));
   EXPECT_EQ(exchange->Body()["status"], "incomplete");
   EXPECT_EQ(exchange->Body()["incomplete_details"]["reason"], "max_output_tokens");
@@ -198,7 +198,7 @@ TEST_F(ResponsesTest, SettingsAreThoseOfChats) {
        {"tool_choice", "none"}});
   const GenerateCall& call = gateway_.calls.at(0);
   EXPECT_EQ(call.endpoint, Endpoint::kResponses);
-  EXPECT_EQ(call.sampling.top_p, 0.9);
+  EXPECT_FLOAT_EQ(call.sampling.top_p(), 0.9);
   EXPECT_EQ(Shown(gateway_.encoded_chat.variables)["reasoning_effort"], "low");
   EXPECT_TRUE(gateway_.encoded_chat.tools.IsUndefined());
   Ask({{"tools", {Tool("f")}}});
@@ -222,8 +222,8 @@ TEST_F(ResponsesTest, TellsLogProbabilitiesOfItsTextAlone) {
     gateway_.sinks.back()->OnFinished(Finished(FinishReason::kStop));
   };
   const auto exchange = Ask({{"include", {"message.output_text.logprobs"}}, {"top_logprobs", 2}});
-  EXPECT_TRUE(gateway_.calls.back().sampling.logprobs);
-  EXPECT_EQ(gateway_.calls.back().sampling.top_logprobs, 2);
+  EXPECT_TRUE(gateway_.calls.back().sampling.logprobs());
+  EXPECT_EQ(gateway_.calls.back().sampling.top_logprobs(), 2);
   write();
   const Json output = exchange->Body()["output"];
   ASSERT_EQ(output.size(), 2u) << output;
@@ -241,7 +241,7 @@ TEST_F(ResponsesTest, TellsLogProbabilitiesOfItsTextAlone) {
   }
   EXPECT_EQ(deltas, told);
   Ask();
-  EXPECT_FALSE(gateway_.calls.back().sampling.logprobs);
+  EXPECT_FALSE(gateway_.calls.back().sampling.logprobs());
 }
 
 TEST_F(ResponsesTest, RefusesWithTheFieldNamed) {
