@@ -11,18 +11,25 @@ import cluster as clusters
 from test_openai import curl, events
 
 FAMILIES = clusters.ROOT / "common/tokenizer/testdata/families"
-TEXTS = ["The old harbour lay under fog.", "  two  spaces\n", "早晨 😀 é", "x"]
+TEXTS = ["The old harbour lay under fog.", "two  spaces and more", "早晨 😀 é", "x"]
 
 
 @pytest.fixture(scope="module", params=["llama2", "mistral", "gemma", "unigram_bytes", "kimi"])
 def served(request, tmp_path_factory):
     model = pathlib.Path(clusters.make_model(tmp_path_factory.mktemp("model") / "made", layers=2, vocab_size=1200))
     (model / "tokenizer.json").unlink()
+    roles, end = {"bos_token": "<s>", "eos_token": "</s>"}, 2
     if request.param == "kimi":
         shutil.copy(FAMILIES / "kimi.tiktoken", model / "tiktoken.model")
-        shutil.copy(FAMILIES / "kimi_config.json", model / "tokenizer_config.json")
+        config = json.loads((FAMILIES / "kimi_config.json").read_text())
+        roles = {**config, "bos_token": "[BOS]", "eos_token": "[EOS]"}
+        end = next(int(token) for token, of in config["added_tokens_decoder"].items() if of["content"] == "[EOS]")
     else:
         shutil.copy(FAMILIES / f"{request.param}.json", model / "tokenizer.json")
+    (model / "tokenizer_config.json").write_text(json.dumps(roles))
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": end}))
+    (model / "config.json").write_text(json.dumps({**json.loads((model / "config.json").read_text()),
+                                                   "eos_token_id": end}))
     with clusters.Cluster(model, tmp_path_factory.mktemp("logs"), stages=1, flags=["--page-size", 16]) as cluster:
         yield cluster
 
@@ -47,8 +54,7 @@ def test_texts_keep_to_their_structure(served):
     """The masks are made of the same bytes that a text is put together of."""
     for pattern, allowed in (("yes|no", ("yes", "no")), ("é😀", ("é😀",)), (" a b", (" a b",))):
         status, answer = served.post("/v1/completions", {
-            "prompt": "x", "max_tokens": 60, "temperature": 2, "seed": 1, "guided_regex": pattern,
-            "stop_token_ids": [2]})
+            "prompt": "x", "max_tokens": 60, "temperature": 2, "seed": 1, "guided_regex": pattern})
         assert status == 200 and answer["choices"][0]["text"] in allowed, answer
 
 
