@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -89,9 +90,10 @@ struct GenerateCall {
   std::optional<int64_t> truncate_prompt_tokens;
   SamplingRequest sampling;
   TextOptions text;
-  int64_t timeout_ms = 0;  // From arrival; 0: --request-timeout-ms, which also bounds it.
-  std::string cache_salt;  // Only prompts with the same one share cached KV.
-  int64_t priority = 0;    // Higher is served sooner (common/types/turn.h).
+  int64_t timeout_ms = 0;   // From arrival; 0: --request-timeout-ms, which also bounds it.
+  std::string cache_salt;   // Only prompts with the same one share cached KV.
+  int64_t priority = 0;     // Higher is served sooner (common/types/turn.h).
+  std::string routing_key;  // Requests with the same one belong together; empty: none was given.
   std::vector<std::string> warnings;  // What the front has to say; comes back in the outcome.
   FieldNames names;
   tracing::TraceContext caller;  // Whose trace it goes on with; "no trace": it begins one.
@@ -228,6 +230,9 @@ class Gateway {
   // Prompt and output of the largest request that the KV caches hold now, at most the model's
   // context; while no pair of workers is ready, as it was last.
   virtual int largest_request_tokens() const { return model_info().max_context_tokens(); }
+
+  // The header, or metadata, that has a request's routing key; empty: there is none.
+  virtual std::string_view hash_header() const { return ""; }
 
   // What a request would meet now: ready if it would be served or wait for a pair of workers that
   // is expected; not ready if it would be refused.

@@ -241,6 +241,8 @@ void RouterShell::Begin(std::unique_ptr<Session> session) {
   event.prompt_logprobs = request.sampling.prompt_logprobs();
   event.clip = request.clip;
   event.priority = request.priority;
+  event.prefix = request.prefix;
+  event.routing_key = request.routing_key;
   sessions_.emplace(request.call_id, std::move(session));
   Dispatch(std::move(event));
 }
@@ -399,7 +401,7 @@ void RouterShell::Refresh(int64_t now_us) {
   refreshed_us_ = now_us;
   changed_ = false;
   const Membership& members = core_.membership();
-  const size_t pairs = members.ReadyPairs().size();
+  const size_t pairs = members.CountReadyPairs();
   // What a request would meet: it is served, or waits for a pair that is expected.
   const bool open = core_.outlook(now_us) != Outlook::kRefused;
   const std::string missing = pairs > 0 ? "" : members.WhatIsMissing();

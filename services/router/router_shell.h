@@ -77,6 +77,7 @@ class RouterShell : public Gateway {
     metrics_->CountToolCalls(parsed, malformed);
   }
   int largest_request_tokens() const override;
+  std::string_view hash_header() const override { return config_.hash_header; }
   Readiness readiness() const override;
   std::string ScrapeMetrics() const override { return metrics_->Scrape(); }
   // For the HTTP front; the shell outlives it.

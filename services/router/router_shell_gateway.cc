@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "services/router/core/prefix_keys.h"
 #include "services/router/router_shell.h"
 
 namespace baton::router {
@@ -139,6 +140,8 @@ absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t a
       call.request_id.empty() ? "req-" + RandomHex(12) : std::move(call.request_id);
   request.endpoint = call.endpoint;
   request.cache_salt = std::move(call.cache_salt);
+  request.prefix = PrefixKeys(request.prompt_ids, request.cache_salt);
+  if (!call.routing_key.empty()) request.routing_key = RoutingKey(call.routing_key);
   request.priority = static_cast<int>(call.priority);
   request.sampling = ResolveSampling(call.sampling, static_cast<int>(request.prompt_ids.size()),
                                      EntropySeed(), limits_);
@@ -206,6 +209,7 @@ void RouterShell::FlushCache(std::function<void(absl::StatusOr<int>)> done) {
                          info.fingerprint.protocol_version >= kCachedTokensVersion;
       if (plans) chains.push_back(info.instance);
     }
+    Dispatch(CachesFlushed{});
     legs_->FlushCaches(chains, done);
   });
   if (!posted) done(absl::UnavailableError("the router is shutting down"));

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
@@ -66,6 +67,14 @@ std::string NewRequestId(const grpc::CallbackServerContext& context) {
   return fits ? absl::StrCat("req-", id, "-", RandomHex(4)) : "req-" + RandomHex(12);
 }
 
+// gRPC has the names of metadata in lower case.
+std::string RoutingKeyOf(const Gateway& gateway, const grpc::CallbackServerContext& context) {
+  const std::string name = absl::AsciiStrToLower(std::string(gateway.hash_header()));
+  const auto given = context.client_metadata().find(name);
+  if (name.empty() || given == context.client_metadata().end()) return "";
+  return {given->second.data(), given->second.size()};
+}
+
 // What both kinds of request have. Request: v1::GenerateRequest or v1::ChatRequest.
 template <typename Request>
 GenerateCall CommonCall(const Gateway& gateway, const grpc::CallbackServerContext& context,
@@ -83,6 +92,7 @@ GenerateCall CommonCall(const Gateway& gateway, const grpc::CallbackServerContex
   call.timeout_ms = TimeoutMs(context, request.timeout_ms());
   call.cache_salt = request.cache_salt();
   call.priority = request.priority();
+  call.routing_key = RoutingKeyOf(gateway, context);
   if (gateway.tracer() != nullptr) call.caller = tracing::Extract(context);
   return call;
 }

@@ -168,6 +168,8 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, std::string_
   BATON_ASSIGN_OR_RETURN(call.timeout_ms, ReadTimeoutMs(fields, timeout));
   BATON_ASSIGN_OR_RETURN(call.cache_salt, ReadCacheSalt(fields));
   BATON_ASSIGN_OR_RETURN(call.priority, ReadPriority(fields));
+  const Json* const user = fields.Find("user");
+  if (user != nullptr && user->is_string()) call.routing_key = user->get<std::string>();
   return request;
 }
 
