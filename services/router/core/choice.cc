@@ -22,7 +22,6 @@ constexpr size_t kDecodesOfOne = 8;  // If there are more, so many with one chai
 constexpr size_t kHolders = 4;       // Chains that have the prompt's beginning.
 constexpr size_t kRandomOnes = 2;
 constexpr int kMissesOfNone = 3;  // A chain that misses so often in a row seems to cache nothing.
-constexpr double kTokenUs = 50;   // A token of a prompt, while nothing is known.
 constexpr double kAnswerTokenUs = 10'000;
 constexpr double kHeldUs = 1'000'000;
 constexpr double kLengthsKept = 0.999;  // With each prompt.
@@ -296,10 +295,6 @@ void Pairing::AddCandidate(const Half& chain, const Half& decode, const Ask& ask
                            const FailedPair* failed) {
   const Assigned& of_chain = *chain.kept->books;
   const Assigned& of_decode = *decode.kept->books;
-  const auto prompt_us = [&](double tokens, double requests) {
-    if (of_chain.prompt_cost.known()) return of_chain.prompt_cost.Of(tokens, requests);
-    return prompt_cost_.known() ? prompt_cost_.Of(tokens, requests) : kTokenUs * tokens;
-  };
   Candidate candidate;
   candidate.chain = chain.slot;
   candidate.decode = decode.slot;
@@ -314,9 +309,14 @@ void Pairing::AddCandidate(const Half& chain, const Half& decode, const Ask& ask
   candidate.chain_used = of_chain.last_used;
   candidate.decode_used = of_decode.last_used;
   candidate.place = chain.kept->place;
-  const int64_t work = of_chain.work_tokens + of_chain.others_prompt_tokens;
-  candidate.queue_us = prompt_us(static_cast<double>(work), of_chain.prompts);
-  candidate.prompt_us = prompt_us(std::max(1, ask.prompt_tokens - chain.cached_tokens), 1);
+  // What is queued is prompts of a mean size; other routers' count as one.
+  const double pace = of_chain.pace.Or(1);
+  const auto own = static_cast<double>(of_chain.work_tokens);
+  const auto prompts = static_cast<double>(std::max(1, of_chain.prompts));
+  candidate.queue_us = pace * (prompts * prompt_cost_.Of(own / prompts) +
+                               prompt_cost_.Of(static_cast<double>(of_chain.others_prompt_tokens)));
+  candidate.prompt_us =
+      pace * prompt_cost_.Of(std::max(1, ask.prompt_tokens - chain.cached_tokens));
   candidate.exposed_us = of_decode.exposed_us.Or(0);
   candidate.token_us = of_decode.token_us.Or(kAnswerTokenUs);
   if (decode.full) {

@@ -312,15 +312,54 @@ TEST_F(ChoiceTest, AChainThatIsSlowIsGivenLess) {
   EXPECT_GT(given["c1"], 90);
 }
 
-TEST(LearnedCostTest, FindsOverheadAndWhatATokenTakes) {
-  LearnedCost cost;
-  EXPECT_FALSE(cost.known());
-  for (const double tokens : {100, 900, 300, 2000}) cost.Add(tokens, 5000 + 7 * tokens);
-  EXPECT_NEAR(cost.Of(1000), 12'000, 1);
-  EXPECT_NEAR(cost.Of(1000, 3), 22'000, 1);
-  LearnedCost alike;
-  for (int i = 0; i < 4; ++i) alike.Add(500, 1000);
-  EXPECT_NEAR(alike.Of(1000), 2000, 1);
+TEST_F(ChoiceTest, AChainThatWasSlowIsTriedAgain) {
+  Reset(Policy::kCost, 2, 0);
+  const Ask ask = {1000, 10};
+  int64_t now_us = 0;
+  const auto serve = [&](int64_t took_us) {
+    const Pair pair = Give(ask);
+    now_us += took_us;
+    pairing_->LearnPrompt(pair, 1000, now_us - took_us, now_us);
+    End(pair, ask);
+    return pair;
+  };
+  serve(1000);
+  const Pair slow = serve(8000);
+  for (int i = 0; i < 20; ++i) EXPECT_NE(serve(1000).chain.chain_id, slow.chain.chain_id);
+  for (int i = 0; i < 2000; ++i) pairing_->Report(slow.chain.stage0, {}, 0);  // 17 minutes.
+  bool again = false;
+  for (int i = 0; i < 20; ++i) again = again || serve(1000).chain.chain_id == slow.chain.chain_id;
+  EXPECT_TRUE(again);
+}
+
+TEST(PromptCostTest, IsLearnedBySizeForAllChainsTogether) {
+  PromptCost cost;
+  EXPECT_EQ(cost.Of(1000), 50'000) << "while nothing is known";
+  RecentMean one;
+  RecentMean other;
+  for (int i = 0; i < 20; ++i) {
+    cost.Learn(300, 3000, one);
+    cost.Learn(300, 3000, other);
+    cost.Learn(5000, 200'000, other);  // The one never has such prompts.
+  }
+  EXPECT_NEAR(cost.Of(300), 3000, 1);
+  EXPECT_NEAR(cost.Of(5000), 200'000, 1);
+  EXPECT_NEAR(cost.Of(600), 6000, 1) << "as the nearest size";
+  EXPECT_NEAR(one.Or(0), 1, 0.01);
+  EXPECT_NEAR(other.Or(0), 1, 0.01) << "long prompts make no slow chain";
+}
+
+TEST(PromptCostTest, AChainsPaceIsItsOwn) {
+  PromptCost cost;
+  RecentMean fast;
+  RecentMean slow;
+  for (int i = 0; i < 200; ++i) {
+    cost.Learn(300, 3000, fast);
+    cost.Learn(300, 9000, slow);
+  }
+  EXPECT_NEAR(slow.Or(0) / fast.Or(0), 3, 0.1);
+  EXPECT_NEAR(slow.Or(0) * cost.Of(300), 9000, 100);
+  EXPECT_NEAR(fast.Or(0) * cost.Of(300), 3000, 100);
 }
 
 }  // namespace

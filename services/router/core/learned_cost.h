@@ -1,64 +1,72 @@
-// What work of a size takes, learned from what it took: overhead + per_token * tokens, by least
-// squares over the recent past.
+// What prompts take, learned from what they took, and means of the recent past.
 #ifndef SERVICES_ROUTER_CORE_LEARNED_COST_H_
 #define SERVICES_ROUTER_CORE_LEARNED_COST_H_
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 
 namespace baton::router {
 
-class LearnedCost {
- public:
-  void Add(double tokens, double us) {
-    for (double* sum : {&count_, &x_, &y_, &xx_, &xy_}) *sum *= kKept;
-    count_ += 1;
-    x_ += tokens;
-    y_ += us;
-    xx_ += tokens * tokens;
-    xy_ += tokens * us;
-    const double spread = count_ * xx_ - x_ * x_;
-    per_token_us_ = spread > kSpread * count_ * xx_ ? (count_ * xy_ - x_ * y_) / spread : 0;
-    overhead_us_ = (y_ - per_token_us_ * x_) / count_;
-    // Alike sizes say nothing of the two apart, and noise may say what can't be.
-    if (per_token_us_ > 0 && overhead_us_ >= 0) return;
-    per_token_us_ = x_ > 0 ? y_ / x_ : 0;
-    overhead_us_ = 0;
-  }
-
-  bool known() const { return count_ > 0; }
-  // `requests` of so many tokens together.
-  double Of(double tokens, double requests = 1) const {
-    return overhead_us_ * requests + per_token_us_ * tokens;
-  }
-
- private:
-  static constexpr double kKept = 0.95;  // Share of the past, with each observation.
-  static constexpr double kSpread = 0.01;
-
-  double per_token_us_ = 0;  // First what is read often.
-  double overhead_us_ = 0;
-  double count_ = 0;
-  double x_ = 0;
-  double y_ = 0;
-  double xx_ = 0;
-  double xy_ = 0;
-};
-
-// The mean of the recent past.
 class RecentMean {
  public:
   void Add(double value) {
     mean_ = known_ ? mean_ + kShare * (value - mean_) : value;
     known_ = true;
   }
+  // What is not used is forgotten: who was slow once is tried again.
+  void Fade(double to) { mean_ += kFaded * (to - mean_); }
+  bool known() const { return known_; }
   double Or(double otherwise) const { return known_ ? mean_ : otherwise; }
 
  private:
   static constexpr double kShare = 0.1;
+  static constexpr double kFaded = 0.005;
 
-  bool known_ = false;
   double mean_ = 0;
+  bool known_ = false;
+};
+
+// What a token of a prompt takes, by how many of it are computed: a long prompt takes more for
+// each, for what stands before it, and so does a very short one, for what each plan costs. It is
+// learned for all chains together, and for each how its times are to that: a chain that has had
+// long prompts alone is not taken for a slow one.
+class PromptCost {
+ public:
+  // Microseconds, on a chain whose pace is 1.
+  double Of(double tokens) const { return tokens * RateOf(tokens); }
+
+  // A chain of this pace took so long.
+  void Learn(int tokens, double us, RecentMean& pace) {
+    if (tokens < 1) return;
+    RecentMean& rate = rates_[SizeOf(tokens)];
+    const double before = pace.Or(1);
+    if (rate.known()) pace.Add(std::clamp(us / Of(tokens), before / kJump, before * kJump));
+    rate.Add(us / tokens / pace.Or(1));
+  }
+
+ private:
+  static constexpr double kTokenUs = 50;  // While nothing is known.
+  static constexpr double kJump = 8;      // One time that differs by more proves no more.
+  static constexpr size_t kSizes = 33;
+
+  static size_t SizeOf(double tokens) {
+    return static_cast<size_t>(std::bit_width(static_cast<uint32_t>(std::max(1.0, tokens))));
+  }
+
+  // The nearest size of which something is known counts.
+  double RateOf(double tokens) const {
+    const size_t size = SizeOf(tokens);
+    for (size_t away = 0; away < kSizes; ++away) {
+      if (size >= away && rates_[size - away].known()) return rates_[size - away].Or(0);
+      if (size + away < kSizes && rates_[size + away].known()) return rates_[size + away].Or(0);
+    }
+    return kTokenUs;
+  }
+
+  std::array<RecentMean, kSizes> rates_;
 };
 
 }  // namespace baton::router

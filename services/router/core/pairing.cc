@@ -127,6 +127,9 @@ void Pairing::Report(const InstanceRef& instance, const WorkerLoad& load, int64_
   worker.others_context_tokens = std::max<int64_t>(0, used_tokens - worker.context_tokens);
   worker.others_requests =
       std::max(0, load.running_requests + load.queued_requests - worker.requests);
+  worker.pace.Fade(1);
+  worker.exposed_us.Fade(0);
+  worker.token_us.Fade(0);
   Weigh(worker);
 }
 
@@ -170,8 +173,7 @@ void Pairing::LearnPrompt(const Pair& pair, int computed_tokens, int64_t begun_u
   Assigned& worker = chain->second;
   const auto took_us = static_cast<double>(now_us - std::max(begun_us, worker.through_us));
   worker.through_us = now_us;
-  worker.prompt_cost.Add(computed_tokens, took_us);
-  prompt_cost_.Add(computed_tokens, took_us);
+  prompt_cost_.Learn(computed_tokens, took_us, worker.pace);
 }
 
 void Pairing::LearnExposed(const Pair& pair, int64_t exposed_us) {

@@ -159,7 +159,7 @@ class Pairing {
     RecentMean exposed_us;
     RecentMean held_us;
     RecentMean token_us;
-    LearnedCost prompt_cost;
+    RecentMean pace;         // Chains: see PromptCost.
     int64_t through_us = 0;  // When the chain was through with a prompt last.
     bool lost = false;       // Forgotten, and here only for the attempts that go on.
     bool colocated = false;
@@ -277,7 +277,7 @@ class Pairing {
   HashRing ring_;
   std::vector<size_t> by_name_;  // Chains, for Policy::kLengthBuckets.
   PrefixIndex index_;
-  LearnedCost prompt_cost_;            // All chains together: for those of which nothing is known.
+  PromptCost prompt_cost_;
   std::array<double, 128> lengths_{};  // Tokens of recent prompts, by quarters of their logarithm.
   std::vector<Candidate> candidates_;  // The choice's that is made.
   uint64_t uses_ = 0;
