@@ -16,7 +16,7 @@ CLUSTER = ["--timed-profile", PROFILES / "qwen3-235b-h20.json", "--prefill-chain
            "--kv-cache-tokens", 1 << 20, "--decode-kv-cache-tokens", 1 << 22, "--max-running-requests", 512]
 BLOCK = 512
 SECONDS = 60
-SESSIONS_PER_SECOND = 9
+SESSIONS_PER_SECOND = 4
 SYSTEM_PROMPTS = 24
 POLICIES = ("cost", "cache_aware", "least_load", "round_robin")
 

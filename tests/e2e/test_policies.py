@@ -85,8 +85,8 @@ def test_a_busy_holder_is_passed_over(by_cost):
     holder.signal(signal.SIGSTOP)
     try:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            # The first goes to the holder, which has the first half, and stays there as work before the second.
-            busy = pool.submit(served, by_cost, known + tokens(1900, seed=31))
+            # The first goes to the holder, which has its beginning, and stays there as work before the second.
+            busy = pool.submit(served, by_cost, known + tokens(9000, seed=31))
             clusters.wait_until(lambda: by_cost.metric("router", "baton_requests_running") == 1, 10, "a request to run")
             other, cached = served(by_cost, known[:1500] + tokens(50, seed=32))
             assert (other != chain, cached) == (True, 0)

@@ -310,7 +310,7 @@ void Pairing::AddCandidate(const Half& chain, const Half& decode, const Ask& ask
   candidate.decode_used = of_decode.last_used;
   candidate.place = chain.kept->place;
   // What is queued is prompts of a mean size; other routers' count as one.
-  const double pace = of_chain.pace.Or(1);
+  const double pace = PromptCost::PaceOf(of_chain.pace);
   const auto own = static_cast<double>(of_chain.work_tokens);
   const auto prompts = static_cast<double>(std::max(1, of_chain.prompts));
   candidate.queue_us = pace * (prompts * prompt_cost_.Of(own / prompts) +

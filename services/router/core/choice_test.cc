@@ -183,9 +183,10 @@ TEST_F(ChoiceTest, ABusyHolderIsPassedOver) {
   Reset(Policy::kCost, 2, 0);
   const std::vector<uint64_t> keys = KeysOf(1024, 1);
   const Ask ask = {1024, 10, false, keys};
-  const std::string holder = Give(ask).chain.chain_id;
-  // It has not begun with the first one, which is as much work as the prompt is elsewhere.
-  EXPECT_NE(Give(ask).chain.chain_id, holder);
+  const Pair holder = Give(ask);
+  EXPECT_EQ(Give(ask).chain.chain_id, holder.chain.chain_id) << "not busy enough";
+  pairing_->Begin(holder, 5000, 10);
+  EXPECT_NE(Give(ask).chain.chain_id, holder.chain.chain_id);
   EXPECT_EQ(kind_, ChoiceKind::kPassedOver);
 }
 
@@ -323,20 +324,23 @@ TEST_F(ChoiceTest, AChainThatWasSlowIsTriedAgain) {
     End(pair, ask);
     return pair;
   };
-  serve(1000);
-  const Pair slow = serve(8000);
-  for (int i = 0; i < 20; ++i) EXPECT_NE(serve(1000).chain.chain_id, slow.chain.chain_id);
-  for (int i = 0; i < 2000; ++i) pairing_->Report(slow.chain.stage0, {}, 0);  // 17 minutes.
+  serve(1'000'000);
+  const Pair slow = serve(8'000'000);
+  for (int i = 0; i < 20; ++i) EXPECT_NE(serve(1'000'000).chain.chain_id, slow.chain.chain_id);
+  for (int i = 0; i < 4000; ++i) {  // Half an hour of heartbeats.
+    for (const char* stage0 : {"c0-0", "c1-0"}) pairing_->Report({stage0, 1}, {}, 0);
+  }
   bool again = false;
-  for (int i = 0; i < 20; ++i) again = again || serve(1000).chain.chain_id == slow.chain.chain_id;
+  for (int i = 0; i < 20; ++i)
+    again = again || serve(1'000'000).chain.chain_id == slow.chain.chain_id;
   EXPECT_TRUE(again);
 }
 
 TEST(PromptCostTest, IsLearnedBySizeForAllChainsTogether) {
   PromptCost cost;
   EXPECT_EQ(cost.Of(1000), 50'000) << "while nothing is known";
-  RecentMean one;
-  RecentMean other;
+  RecentRatio one;
+  RecentRatio other;
   for (int i = 0; i < 20; ++i) {
     cost.Learn(300, 3000, one);
     cost.Learn(300, 3000, other);
@@ -345,21 +349,32 @@ TEST(PromptCostTest, IsLearnedBySizeForAllChainsTogether) {
   EXPECT_NEAR(cost.Of(300), 3000, 1);
   EXPECT_NEAR(cost.Of(5000), 200'000, 1);
   EXPECT_NEAR(cost.Of(600), 6000, 1) << "as the nearest size";
-  EXPECT_NEAR(one.Or(0), 1, 0.01);
-  EXPECT_NEAR(other.Or(0), 1, 0.01) << "long prompts make no slow chain";
+  EXPECT_NEAR(PromptCost::PaceOf(one), 1, 0.01);
+  EXPECT_NEAR(PromptCost::PaceOf(other), 1, 0.01) << "long prompts make no slow chain";
 }
 
 TEST(PromptCostTest, AChainsPaceIsItsOwn) {
   PromptCost cost;
-  RecentMean fast;
-  RecentMean slow;
-  for (int i = 0; i < 200; ++i) {
-    cost.Learn(300, 3000, fast);
-    cost.Learn(300, 9000, slow);
+  RecentRatio fast;
+  RecentRatio slow;
+  for (int i = 0; i < 400; ++i) {
+    cost.Learn(3000, 300'000, fast);
+    cost.Learn(3000, 900'000, slow);
   }
-  EXPECT_NEAR(slow.Or(0) / fast.Or(0), 3, 0.1);
-  EXPECT_NEAR(slow.Or(0) * cost.Of(300), 9000, 100);
-  EXPECT_NEAR(fast.Or(0) * cost.Of(300), 3000, 100);
+  EXPECT_NEAR(PromptCost::PaceOf(slow) * cost.Of(3000), 900'000, 90'000);
+  EXPECT_NEAR(PromptCost::PaceOf(fast) * cost.Of(3000), 300'000, 30'000);
+}
+
+// Two that run together end together: the second seems to take no time.
+TEST(PromptCostTest, SingleTimesMakeNoPace) {
+  PromptCost cost;
+  RecentRatio chain;
+  for (int i = 0; i < 100; ++i) {
+    cost.Learn(3000, 600'000, chain);
+    cost.Learn(3000, 0, chain);
+    EXPECT_NEAR(PromptCost::PaceOf(chain), 1, 0.4) << i;
+  }
+  EXPECT_NEAR(cost.Of(3000), 300'000, 30'000);
 }
 
 }  // namespace

@@ -29,6 +29,30 @@ class RecentMean {
   bool known_ = false;
 };
 
+// What was measured to what was expected, over the recent past: sums of both, since single ones
+// that end together or late say little.
+class RecentRatio {
+ public:
+  void Add(double measured, double expected) {
+    measured_ = kKept * measured_ + measured;
+    expected_ = kKept * expected_ + expected;
+  }
+  void Fade() {
+    measured_ *= kStays;
+    expected_ *= kStays;
+  }
+  bool known() const { return expected_ > 0; }
+  // As many as `doubt` of what is expected are taken to have been as expected.
+  double Of(double doubt) const { return (measured_ + doubt) / (expected_ + doubt); }
+
+ private:
+  static constexpr double kKept = 0.97;
+  static constexpr double kStays = 0.995;
+
+  double measured_ = 0;
+  double expected_ = 0;
+};
+
 // What a token of a prompt takes, by how many of it are computed: a long prompt takes more for
 // each, for what stands before it, and so does a very short one, for what each plan costs. It is
 // learned for all chains together, and for each how its times are to that: a chain that has had
@@ -38,18 +62,20 @@ class PromptCost {
   // Microseconds, on a chain whose pace is 1.
   double Of(double tokens) const { return tokens * RateOf(tokens); }
 
-  // A chain of this pace took so long.
-  void Learn(int tokens, double us, RecentMean& pace) {
+  // How many times as long a chain takes.
+  static double PaceOf(const RecentRatio& chain) { return chain.Of(kDoubtUs); }
+
+  // The chain was busy for so long until it was through with so many tokens.
+  void Learn(int tokens, double us, RecentRatio& chain) {
     if (tokens < 1) return;
-    RecentMean& rate = rates_[SizeOf(tokens)];
-    const double before = pace.Or(1);
-    if (rate.known()) pace.Add(std::clamp(us / Of(tokens), before / kJump, before * kJump));
-    rate.Add(us / tokens / pace.Or(1));
+    RecentRatio& rate = rates_[SizeOf(tokens)];
+    if (rate.known()) chain.Add(us, Of(tokens));
+    rate.Add(us / PaceOf(chain), tokens);
   }
 
  private:
-  static constexpr double kTokenUs = 50;  // While nothing is known.
-  static constexpr double kJump = 8;      // One time that differs by more proves no more.
+  static constexpr double kTokenUs = 50;         // While nothing is known.
+  static constexpr double kDoubtUs = 1'000'000;  // Work that a chain has to do to show its pace.
   static constexpr size_t kSizes = 33;
 
   static size_t SizeOf(double tokens) {
@@ -60,13 +86,13 @@ class PromptCost {
   double RateOf(double tokens) const {
     const size_t size = SizeOf(tokens);
     for (size_t away = 0; away < kSizes; ++away) {
-      if (size >= away && rates_[size - away].known()) return rates_[size - away].Or(0);
-      if (size + away < kSizes && rates_[size + away].known()) return rates_[size + away].Or(0);
+      if (size >= away && rates_[size - away].known()) return rates_[size - away].Of(0);
+      if (size + away < kSizes && rates_[size + away].known()) return rates_[size + away].Of(0);
     }
     return kTokenUs;
   }
 
-  std::array<RecentMean, kSizes> rates_;
+  std::array<RecentRatio, kSizes> rates_;
 };
 
 }  // namespace baton::router

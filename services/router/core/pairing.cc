@@ -127,7 +127,7 @@ void Pairing::Report(const InstanceRef& instance, const WorkerLoad& load, int64_
   worker.others_context_tokens = std::max<int64_t>(0, used_tokens - worker.context_tokens);
   worker.others_requests =
       std::max(0, load.running_requests + load.queued_requests - worker.requests);
-  worker.pace.Fade(1);
+  worker.pace.Fade();
   worker.exposed_us.Fade(0);
   worker.token_us.Fade(0);
   Weigh(worker);

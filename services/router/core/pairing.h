@@ -159,7 +159,7 @@ class Pairing {
     RecentMean exposed_us;
     RecentMean held_us;
     RecentMean token_us;
-    RecentMean pace;         // Chains: see PromptCost.
+    RecentRatio pace;        // Chains: see PromptCost.
     int64_t through_us = 0;  // When the chain was through with a prompt last.
     bool lost = false;       // Forgotten, and here only for the attempts that go on.
     bool colocated = false;

@@ -11,11 +11,17 @@ namespace {
 // So many tokens of the answer, slowed down by those beside it, count as the first one does.
 constexpr double kAnswerTokens = 32;
 
+// So many times the prompt's own work counts: what comes after it waits for it too, and a beginning
+// that is computed once more takes the place of another in the cache. With less, simulated
+// conversations leave their chains too soon.
+constexpr double kOwnWork = 4;
+
 int64_t CostUs(const Candidate& candidate) {
   const double fill =
       static_cast<double>(candidate.requests) / static_cast<double>(candidate.decode_slots);
-  return static_cast<int64_t>(candidate.queue_us + candidate.prompt_us + candidate.exposed_us +
-                              candidate.wait_us + kAnswerTokens * candidate.token_us * fill);
+  return static_cast<int64_t>(candidate.queue_us + kOwnWork * candidate.prompt_us +
+                              candidate.exposed_us + candidate.wait_us +
+                              kAnswerTokens * candidate.token_us * fill);
 }
 
 }  // namespace

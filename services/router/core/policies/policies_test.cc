@@ -58,11 +58,11 @@ TEST(PoliciesTest, EachHasItsPick) {
 
 TEST(CostTest, AddsAllTimes) {
   for (double Candidate::*part :
-       {&Candidate::queue_us, &Candidate::prompt_us, &Candidate::exposed_us, &Candidate::wait_us}) {
+       {&Candidate::queue_us, &Candidate::exposed_us, &Candidate::wait_us}) {
     std::vector<Candidate> candidates = {Chain(0), Chain(1)};
     candidates[0].*part = 1000;
     candidates[1].queue_us = 500;
-    candidates[1].prompt_us = 499;
+    candidates[1].wait_us = 499;
     EXPECT_EQ(PickByCost(candidates, {}), 1);
     candidates[1].exposed_us = 2;
     EXPECT_EQ(PickByCost(candidates, {}), 0);
@@ -75,18 +75,18 @@ TEST(CostTest, ABusyHolderIsPassedOver) {
   candidates[0].prompt_us = 100;
   candidates[1].prompt_us = 1000;
   EXPECT_EQ(PickByCost(candidates, {}), 0);
-  candidates[0].queue_us = 800;
-  EXPECT_EQ(PickByCost(candidates, {}), 0) << "still sooner than computing it all";
-  candidates[0].queue_us = 901;
+  candidates[0].queue_us = 3500;
+  EXPECT_EQ(PickByCost(candidates, {}), 0) << "what is computed again keeps others waiting";
+  candidates[0].queue_us = 3601;
   EXPECT_EQ(PickByCost(candidates, {}), 1);
 }
 
 TEST(CostTest, TokensBesideOthersCount) {
   std::vector<Candidate> candidates = {Loaded(0, 0, 8), Loaded(1, 0, 0)};
   candidates[0].token_us = candidates[1].token_us = 1000;
-  candidates[1].prompt_us = 31'000;
+  candidates[1].queue_us = 31'000;
   EXPECT_EQ(PickByCost(candidates, {}), 1) << "32 tokens of a full one are slower than that";
-  candidates[1].prompt_us = 33'000;
+  candidates[1].queue_us = 33'000;
   EXPECT_EQ(PickByCost(candidates, {}), 0);
 }
 
