@@ -119,7 +119,8 @@ def test_a_key_stays_with_its_chain(tiny_model, tmp_path):
         assert len(set(chains.values())) == 2
 
         def over_http(body, **headers):
-            status, answer = cluster.post("/v1/completions", {"model": "tiny", "max_tokens": 2, **body}, headers=headers)
+            body = {"model": "tiny", "max_tokens": 2, **body}
+            status, answer = cluster.post("/v1/completions", body, headers=headers)
             assert status == 200, answer
             return answer
         for key in range(6):

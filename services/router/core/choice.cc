@@ -142,12 +142,12 @@ void Pairing::Follow(Roster& roster) {
 
 void Pairing::FollowChain(const SideTable& chains, size_t slot) {
   Slot& kept = chains_[slot];
-  if (kept.books != nullptr) {
+  if (kept.account != nullptr) {
     chain_loads_.Remove(slot);
     ring_.Remove(kept.owner);
-    const auto books = workers_.find(kept.instance);
-    if (books != workers_.end()) books->second.chain_slot.reset();
-    kept.books = nullptr;
+    const auto account = workers_.find(kept.instance);
+    if (account != workers_.end()) account->second.chain_slot.reset();
+    kept.account = nullptr;
   }
   if (chains.Gone(slot)) {
     index_.Drop(slot);
@@ -167,20 +167,20 @@ void Pairing::FollowChain(const SideTable& chains, size_t slot) {
   kept.limits = LimitsOf(side->pair);
   kept.reach = side->reach.summary;
   kept.owner = RoutingKey(chain.chain_id);
-  Assigned& books = workers_[chain.stage0];
-  books.chain_slot = slot;
-  books.colocated = side->pair.colocated();
-  kept.books = &books;
+  Assigned& account = workers_[chain.stage0];
+  account.chain_slot = slot;
+  account.colocated = side->pair.colocated();
+  kept.account = &account;
   ring_.Add(kept.owner, slot);
-  Weigh(books);
+  Weigh(account);
 }
 
 void Pairing::FollowDecode(const SideTable& decodes, size_t slot) {
   Slot& kept = decodes_[slot];
-  if (kept.books != nullptr) {
+  if (kept.account != nullptr) {
     decode_loads_.Remove(slot);
-    const auto books = workers_.find(kept.instance);
-    if (books != workers_.end()) books->second.decode_slot.reset();
+    const auto account = workers_.find(kept.instance);
+    if (account != workers_.end()) account->second.decode_slot.reset();
   }
   kept = {};
   const Side* side = decodes.At(slot);
@@ -189,10 +189,10 @@ void Pairing::FollowDecode(const SideTable& decodes, size_t slot) {
   kept.limits = LimitsOf(side->pair);
   kept.limits.colocated = false;
   kept.reach = side->reach.summary;
-  Assigned& books = workers_[kept.instance];
-  books.decode_slot = slot;
-  kept.books = &books;
-  Weigh(books);
+  Assigned& account = workers_[kept.instance];
+  account.decode_slot = slot;
+  kept.account = &account;
+  Weigh(account);
 }
 
 void Pairing::PlaceChains(const SideTable& chains) {
@@ -217,9 +217,9 @@ Predicted Pairing::Note(const Pair& pair, const Ask& ask) {
     lengths_[LengthBucket(ask.prompt_tokens)] += ask.prompt_tokens;
   }
   Predicted predicted;
-  const auto books = workers_.find(pair.chain.stage0);
-  if (books == workers_.end() || !books->second.chain_slot.has_value()) return predicted;
-  const size_t slot = *books->second.chain_slot;
+  const auto account = workers_.find(pair.chain.stage0);
+  if (account == workers_.end() || !account->second.chain_slot.has_value()) return predicted;
+  const size_t slot = *account->second.chain_slot;
   if (chains_[slot].misses >= kMissesOfNone) return predicted;
   const size_t held = index_.Held(slot, ask.prefix);
   if (held > 0) {
@@ -234,9 +234,9 @@ Predicted Pairing::Note(const Pair& pair, const Ask& ask) {
 // A chain gives up what it has not used for the longest time: with what is missing all that is
 // older is gone.
 void Pairing::Correct(const Pair& pair, const Predicted& predicted, int cached_tokens) {
-  const auto books = workers_.find(pair.chain.stage0);
-  if (books == workers_.end() || !books->second.chain_slot.has_value()) return;
-  const size_t slot = *books->second.chain_slot;
+  const auto account = workers_.find(pair.chain.stage0);
+  if (account == workers_.end() || !account->second.chain_slot.has_value()) return;
+  const size_t slot = *account->second.chain_slot;
   Slot& kept = chains_[slot];
   if (cached_tokens > 0) kept.misses = 0;
   if (cached_tokens >= predicted.cached_tokens) return;
@@ -254,15 +254,15 @@ void Pairing::DropPredictions() {
 std::optional<Pairing::Half> Pairing::ChainHalf(size_t slot, const Ask& ask) const {
   const Slot& kept = chains_[slot];
   const PairLimits& limits = kept.limits;
-  if (kept.books == nullptr || ask.prompt_tokens > limits.max_prompt_tokens) return std::nullopt;
+  if (kept.account == nullptr || ask.prompt_tokens > limits.max_prompt_tokens) return std::nullopt;
   Half half = {.slot = slot, .kept = &kept};
-  half.room = HasRoom(*kept.books, limits);
+  half.room = HasRoom(*kept.account, limits);
   if (!limits.colocated) return half;
   const int64_t room = limits.max_context_tokens - ask.prompt_tokens;
   if (!Fits(room, ask)) return std::nullopt;
   const int64_t output = std::min<int64_t>(ask.max_tokens, room);
   half.clipped = ask.max_tokens - output;
-  half.full = SeemsFull(*kept.books, limits, limits.InPages(ask.prompt_tokens + output));
+  half.full = SeemsFull(*kept.account, limits, limits.InPages(ask.prompt_tokens + output));
   return half;
 }
 
@@ -270,13 +270,13 @@ std::optional<Pairing::Half> Pairing::DecodeHalf(size_t slot, const Ask& ask) co
   const Slot& kept = decodes_[slot];
   const PairLimits& limits = kept.limits;
   const int64_t room = limits.max_context_tokens - ask.prompt_tokens;
-  if (kept.books == nullptr || !Fits(room, ask)) return std::nullopt;
+  if (kept.account == nullptr || !Fits(room, ask)) return std::nullopt;
   const int64_t output = std::min<int64_t>(ask.max_tokens, room);
   const int64_t context_tokens = limits.InPages(ask.prompt_tokens + output);
   Half half = {.slot = slot, .kept = &kept};
   half.clipped = ask.max_tokens - output;
-  half.room = HasRoom(*kept.books, limits, context_tokens);
-  half.full = SeemsFull(*kept.books, limits, context_tokens);
+  half.room = HasRoom(*kept.account, limits, context_tokens);
+  half.full = SeemsFull(*kept.account, limits, context_tokens);
   return half;
 }
 
@@ -293,8 +293,8 @@ void Pairing::LookAtPrompt(Half& chain, const Ask& ask, std::span<const uint64_t
 
 void Pairing::AddCandidate(const Half& chain, const Half& decode, const Ask& ask,
                            const FailedPair* failed) {
-  const Assigned& of_chain = *chain.kept->books;
-  const Assigned& of_decode = *decode.kept->books;
+  const Assigned& of_chain = *chain.kept->account;
+  const Assigned& of_decode = *decode.kept->account;
   Candidate candidate;
   candidate.chain = chain.slot;
   candidate.decode = decode.slot;
@@ -362,7 +362,7 @@ std::vector<size_t> Pairing::SampleDecodes() {
 
 void Pairing::Prefetch(const std::vector<Slot>& slots, const std::vector<size_t>& wanted) {
   for (const size_t slot : wanted) Fetch(&slots[slot], sizeof(Slot));
-  for (const size_t slot : wanted) Fetch(slots[slot].books, kReadOften);
+  for (const size_t slot : wanted) Fetch(slots[slot].account, kReadOften);
 }
 
 void Pairing::Sample(const Roster& roster, const Ask& ask) {

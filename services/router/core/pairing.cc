@@ -36,8 +36,8 @@ bool Pairing::HasRoom(const Assigned& chain, const PairLimits& limits) {
 }
 
 bool Pairing::HasRoom(const Assigned& decode, const PairLimits& limits, int64_t context_tokens) {
-  return decode.limit.HasRoom(decode.requests) &&
-         (decode.ungranted == 0 || !IsFull(decode, limits, context_tokens));
+  if (decode.ungranted > 0 && IsFull(decode, limits, context_tokens)) return false;
+  return decode.limit.HasRoom(decode.requests);
 }
 
 bool Pairing::CouldTake(const std::vector<Pair>& pairs, const Ask& ask,
@@ -200,11 +200,11 @@ void Pairing::Forget(const InstanceRef& instance) {
 }
 
 void Pairing::DropIfOver(WorkerMap::iterator worker) {
-  Assigned& books = worker->second;
-  if (!books.lost || !books.AtRest()) return;
+  Assigned& account = worker->second;
+  if (!account.lost || !account.AtRest()) return;
   // Until the next choice follows the roster, which has lost it too.
-  if (books.chain_slot.has_value()) chain_loads_.Remove(*books.chain_slot);
-  if (books.decode_slot.has_value()) decode_loads_.Remove(*books.decode_slot);
+  if (account.chain_slot.has_value()) chain_loads_.Remove(*account.chain_slot);
+  if (account.decode_slot.has_value()) decode_loads_.Remove(*account.decode_slot);
   workers_.erase(worker);
 }
 

@@ -182,8 +182,8 @@ class Pairing {
   using WorkerMap = std::unordered_map<InstanceRef, Assigned, HashInstance>;
   // What is kept for a chain in the roster, or for a decode service.
   struct Slot {
-    const Assigned* books = nullptr;  // Null: it cannot serve.
-    PairLimits limits;                // The side's.
+    const Assigned* account = nullptr;  // Null: it cannot serve.
+    PairLimits limits;                  // The side's.
     Reach::Summary reach;
     uint64_t owner = 0;    // On the ring.
     double place = 0;      // Candidate::place.
