@@ -52,24 +52,24 @@ absl::StatusOr<int> LengthOf(const Json& object, const char* key, const std::str
   return WrongValue(file, line, key, value, absl::StrCat("a whole number from 1 to ", kLongest));
 }
 
-// At most one for each block that the prompt has, the last of which may be short.
+// More than the prompt has blocks are let go.
 absl::StatusOr<std::vector<int64_t>> HashesOf(const Json& object, int prompt_tokens,
                                               const std::string& file, int line) {
   std::vector<int64_t> hashes;
   const Json* const value = Find(object, "hash_ids");
   if (value == nullptr) return hashes;
-  const size_t most = static_cast<size_t>(prompt_tokens + kTokensOfHash - 1) / kTokensOfHash;
-  const bool right = value->is_array() && value->size() <= most &&
-                     std::all_of(value->begin(), value->end(), [](const Json& hash) {
-                       return hash.is_number_integer() && hash >= 0 && hash <= kHashMax;
-                     });
+  const bool right =
+      value->is_array() && std::all_of(value->begin(), value->end(), [](const Json& hash) {
+        return hash.is_number_integer() && hash >= 0 && hash <= kHashMax;
+      });
   if (!right) {
-    return WrongLine(
-        file, line,
-        absl::StrCat("hash_ids is not a list of at most ", most, " whole numbers from ", "0 to ",
-                     kHashMax, ", one for each ", kTokensOfHash, " tokens of the prompt"));
+    return WrongLine(file, line,
+                     absl::StrCat("hash_ids is not a list of whole numbers from 0 to ", kHashMax));
   }
-  for (const Json& hash : *value) hashes.push_back(hash.get<int64_t>());
+  const size_t blocks = static_cast<size_t>(prompt_tokens + kTokensOfHash - 1) / kTokensOfHash;
+  for (size_t i = 0; i < std::min(blocks, value->size()); ++i) {
+    hashes.push_back((*value)[i].get<int64_t>());
+  }
   return hashes;
 }
 
