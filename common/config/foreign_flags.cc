@@ -60,6 +60,11 @@ constexpr char kCompile[] = "there is nothing to compile";
 constexpr char kGuided[] = "Baton has one of its own";
 constexpr char kPeers[] = "workers hear the shapes of their peers from the router";
 constexpr char kWholeContinuation[] = "decode reserves a request's whole continuation";
+constexpr char kOnePolicy[] =
+    "a chain and a decode service are chosen together: use --load-balance-policy";
+constexpr char kNoThreshold[] =
+    "--load-balance-policy cost weighs cached tokens against load without thresholds; those of "
+    "cache_aware are fixed";
 constexpr char kRequestLog[] = "requests are logged by --log-requests, all else by --log-level";
 
 // In groups as in the servers' documentation; the first match counts.
@@ -138,8 +143,14 @@ constexpr ForeignFlag kRows[] = {
     Switch("disable-custom-all-reduce", "ranks sum over Gloo"),
     Switch("enable-p2p-check", "ranks sum over Gloo"),
     Value("load-balance-method", "use --load-balance-policy", "auto"),
-    Refused("prefill-policy", "use --load-balance-policy"),
-    Refused("decode-policy", "use --load-balance-policy"),
+    Refused("prefill-policy", kOnePolicy),
+    Refused("decode-policy", kOnePolicy),
+    Value("cache-threshold", kNoThreshold),
+    Value("balance-abs-threshold", kNoThreshold),
+    Value("balance-rel-threshold", kNoThreshold),
+    Value("eviction-interval*", "what is predicted to be cached is bounded at every moment"),
+    Value("max-tree-size", "what is predicted to be cached is bounded by the chains' KV caches"),
+    Value("bucket-adjust-interval*", "length_buckets follows the lengths of recent prompts"),
     Switch("pd-disaggregation", "the router serves pairs and colocated chains alike"),
     Switch("mini-lb", "the router is always the same"),
     List("prefill", kWorkers, kUrls),

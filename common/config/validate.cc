@@ -1,6 +1,10 @@
 // Rules that span options, and features that are declared but come later.
+#include <algorithm>
+#include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
@@ -232,6 +236,21 @@ absl::Status CheckPolicy(const v1::Options& options) {
                    "disable_radix_cache is set"));
 }
 
+// A name that HTTP and gRPC both carry: gRPC turns it to lower case, and "-bin" means bytes there.
+absl::Status CheckHashHeader(const v1::Options& options) {
+  constexpr size_t kLongest = 100;
+  const std::string& name = options.hash_header();
+  const bool right =
+      !name.empty() && name.size() <= kLongest && !absl::EndsWith(name, "-bin") &&
+      std::all_of(name.begin(), name.end(), [](char c) {
+        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_';
+      });
+  if (right) return absl::OkStatus();
+  return InvalidField("hash_header",
+                      absl::StrCat("got '", name, "'; expected the name of a header, of at most ",
+                                   kLongest, " letters, digits, '-' and '_', not ending in -bin"));
+}
+
 }  // namespace
 
 absl::Status Validate(Command command, const v1::Options& options) {
@@ -251,6 +270,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   BATON_RETURN_IF_ERROR(CheckDevice(options));
   BATON_RETURN_IF_ERROR(CheckTimed(options));
   BATON_RETURN_IF_ERROR(CheckHttp(options));
+  BATON_RETURN_IF_ERROR(CheckHashHeader(options));
   BATON_RETURN_IF_ERROR(CheckClusterTls(options));
   BATON_RETURN_IF_ERROR(ParseRouters(options.router_address()).status());
   BATON_RETURN_IF_ERROR(CheckDiscovery(options));

@@ -50,7 +50,8 @@ class Fp8Test : public ::testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Families, Fp8Test,
-                         ::testing::Values("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"));
+                         ::testing::Values("Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
+                                           "DeepseekV3ForCausalLM"));
 
 TEST_P(Fp8Test, BitsAreThoseOfTheFloat32Values) {
   const std::vector<float> expected = Logits(Options(true), {0}, 1);

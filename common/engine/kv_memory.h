@@ -22,32 +22,34 @@
 
 namespace baton {
 
-// The layout of an executor's KV pages: [page][layer][K/V][head][token][dim]. The layers of one
+// The layout of an executor's KV pages: [page][layer][plane][head][token][row]. The layers of one
 // stage are one contiguous run of bytes within a page.
 struct KvGeometry {
   int layer_begin = 0;  // Layers [layer_begin, layer_end) of the model are here.
   int layer_end = 0;
   int head_begin = 0;  // KV heads [head_begin, head_begin + kv_heads) of the model are here.
   int kv_heads = 0;
-  int head_dim = 0;
+  int head_dim = 0;   // Elements of a row.
   int page_size = 0;  // Tokens per page.
   int page_count = 0;
   ElementType element_type = ElementType::kFloat32;
+  int planes = 2;  // Keys and values; or one, of which both are computed.
 
   IndexRange heads() const { return {head_begin, head_begin + kv_heads}; }
   int layers() const { return layer_end - layer_begin; }
-  // Bytes of one head's keys (or values) of one page and layer: [token][dim].
+  // Bytes of one head in one plane of one page and layer: [token][row].
   size_t HeadBytes() const {
     return static_cast<size_t>(page_size) * static_cast<size_t>(head_dim) *
            ElementBytes(element_type);
   }
   // The page as the hand-off describes it, with the layers and heads of this executor alone.
   KvLayout layout() const {
-    return {layers(), kv_heads, head_dim, page_size, static_cast<int>(ElementBytes(element_type))};
+    return {layers(), kv_heads, head_dim, page_size, static_cast<int>(ElementBytes(element_type)),
+            planes};
   }
-  // Bytes of one layer of one page: [K/V][head][token][dim].
+  // Bytes of one layer of one page: [plane][head][token][row].
   size_t LayerBytes() const { return layout().BytesPerLayer(); }
-  // Bytes of one page: [layer][K/V][head][token][dim].
+  // Bytes of one page: [layer][plane][head][token][row].
   size_t PageBytes() const { return layout().BandBytes({layer_begin, layer_end}); }
   // Bytes that one token takes in all layers of this executor.
   size_t TokenBytes() const { return PageBytes() / static_cast<size_t>(page_size); }

@@ -39,29 +39,49 @@ struct Projections {
   }
 };
 
+// What attention reads, without the output projection. kv_b is kept for each head, its part for
+// keys transposed, and FP8 as float32.
+Wide AttentionBytes(const ModelConfig& config, const Projections& of) {
+  const int64_t hidden = config.hidden_size;
+  const LatentAttention& latent = config.latent;
+  if (latent.kv_rank == 0) {
+    const int64_t qkv = int64_t{config.query_size()} + 2 * int64_t{config.kv_size()};
+    const int64_t bias = (config.qkv_bias ? qkv : 0) + (config.o_bias ? hidden : 0);
+    const int64_t norms = config.qk_norm ? 2 * int64_t{config.head_dim} : 0;
+    return of.Bytes(qkv, hidden) + (bias + norms) * kFloatBytes;
+  }
+  const int64_t queries = int64_t{config.num_attention_heads} * latent.key_dim();
+  const int64_t from_hidden = latent.q_rank > 0 ? latent.q_rank : queries;
+  const ElementType by_head = of.fp8 ? ElementType::kFloat32 : of.type;
+  return of.Bytes(from_hidden + latent.row(), hidden) +
+         (latent.q_rank > 0 ? of.Bytes(queries, latent.q_rank) : 0) +
+         Wide{config.num_attention_heads} *
+             (PackedBytes(latent.kv_rank, latent.nope_dim, by_head) +
+              PackedBytes(latent.value_dim, latent.kv_rank, by_head)) +
+         (latent.q_rank + latent.kv_rank) * kFloatBytes;
+}
+
 Wide LayerBytes(const ModelConfig& config, const ExecutorShape& shape) {
   const LayerRange layers = shape.layers;
   const Projections of{shape.matrices, config.fp8 && shape.keeps_fp8};
   const int64_t hidden = config.hidden_size;
-  const int64_t query = config.query_size();
-  const int64_t kv = config.kv_size();
   const int64_t inner = config.intermediate_size;
-  const int64_t bias = (config.qkv_bias ? query + 2 * kv : 0) + (config.o_bias ? hidden : 0);
-  const int64_t norms = 2 * hidden + (config.qk_norm ? 2 * int64_t{config.head_dim} : 0);
-  const Wide shared =
-      of.Bytes(query + 2 * kv, hidden) + of.Bytes(hidden, query) + (bias + norms) * kFloatBytes;
+  const Wide shared = AttentionBytes(config, of) + of.Bytes(hidden, config.attended_size()) +
+                      Wide{2} * hidden * kFloatBytes;
   const Wide dense =
       of.Gated(hidden, inner) + (config.mlp_bias ? 2 * inner + hidden : 0) * kFloatBytes;
   const Experts& experts = config.experts;
   const Wide sparse = PackedBytes(experts.count, hidden, shape.matrices) +
-                      experts.held * of.Gated(hidden, experts.inner);
+                      (experts.bias ? experts.count : 0) * kFloatBytes +
+                      experts.held * of.Gated(hidden, experts.inner) +
+                      of.Gated(hidden, experts.shared_inner);
   const int64_t sparse_layers = config.SparseLayers(layers.begin, layers.end);
   return layers.size() * shared + (layers.size() - sparse_layers) * dense + sparse_layers * sparse;
 }
 
 // The widest of the layers' gated layers.
 int64_t InnerColumns(const ModelConfig& config) {
-  return std::max(config.intermediate_size, config.experts.inner);
+  return std::max({config.intermediate_size, config.experts.inner, config.experts.shared_inner});
 }
 
 // What a sparse layer holds beside the buffers of every layer: the rows, what is added to them,
@@ -89,23 +109,39 @@ Wide WeightBytes(const ModelConfig& config, const ExecutorShape& shape) {
   return bytes;
 }
 
+// Columns of attention's buffers for a block of rows.
+Wide AttentionColumns(const ModelConfig& config) {
+  const LatentAttention& latent = config.latent;
+  if (latent.kv_rank == 0) return 2 * Wide{config.query_size()} + 2 * Wide{config.kv_size()};
+  const Wide queries = Wide{config.num_attention_heads} * latent.key_dim();
+  return config.hidden_size + queries + (latent.q_rank > 0 ? 2 * Wide{latent.q_rank} : queries) +
+         latent.row() + config.attended_size();
+}
+
 Wide ScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
-  const Wide block_columns = 2 * Wide{config.hidden_size} + 2 * Wide{config.query_size()} +
-                             2 * Wide{config.kv_size()} + 3 * Wide{InnerColumns(config)};
+  const Wide block_columns =
+      2 * Wide{config.hidden_size} + AttentionColumns(config) + 3 * Wide{InnerColumns(config)};
+  const Wide by_thread =
+      config.latent.kv_rank == 0
+          ? 0
+          : Wide{shape.threads} * kLatentRows * (config.latent.row() + config.latent.kv_rank) +
+                Wide{shape.threads} * kRowBlock *
+                    std::max(config.latent.nope_dim, config.latent.kv_rank);
   // Per token: cosines and sines, its RowPlace, and the residual stream unless it is computed in
   // the memory of the activations that are sent on.
-  Wide token = Wide{config.head_dim} * kFloatBytes + 8;
+  Wide token = Wide{config.rope_dim()} * kFloatBytes + 8;
   Wide logits = 0;
   const bool last = shape.layers.end == config.num_hidden_layers;
   if (last || shape.activations != ElementType::kFloat32) token += config.hidden_size * kFloatBytes;
   if (last && shape.all_logits) logits = Wide{kLogitRows} * config.vocab_size * kFloatBytes;
-  return block_columns * kRowBlock * kFloatBytes + SparseScratchBytes(config, shape) +
+  return (block_columns * kRowBlock + by_thread) * kFloatBytes + SparseScratchBytes(config, shape) +
          token * shape.batch_tokens + logits;
 }
 
 // The memory of the pages; the same for every backend.
 ExecutorFootprint PagesOf(const ModelConfig& config, const ExecutorShape& shape) {
-  const Wide token = 2 * Wide{config.kv_size()} * shape.layers.size() * Bytes(shape.kv);
+  const Wide token =
+      Wide{config.kv_planes} * config.kv_size() * shape.layers.size() * Bytes(shape.kv);
   ExecutorFootprint footprint;
   footprint.kv_per_token = Saturated(token);
   footprint.kv = Saturated(token * shape.page_size * shape.page_count);
@@ -115,8 +151,16 @@ ExecutorFootprint PagesOf(const ModelConfig& config, const ExecutorShape& shape)
 }  // namespace
 
 absl::Status CheckModelRuns(const ModelConfig& config) {
-  if (config.head_dim % kernels::kKeyTile == 0 && config.head_dim <= kernels::kMaxHeadDim) {
+  const LatentAttention& latent = config.latent;
+  if (config.head_dim % kernels::kKeyTile == 0 && config.head_dim <= kernels::kMaxHeadDim &&
+      latent.kv_rank % kernels::kKeyTile == 0) {
     return absl::OkStatus();
+  }
+  if (latent.kv_rank > 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        "config.json: \"kv_lora_rank\" is ", latent.kv_rank, " and \"qk_rope_head_dim\" is ",
+        latent.rope_dim, "; supported are multiples of ", kernels::kKeyTile, ", together up to ",
+        kernels::kMaxHeadDim));
   }
   return absl::UnimplementedError(absl::StrCat("config.json: \"head_dim\" is ", config.head_dim,
                                                "; supported are multiples of ", kernels::kKeyTile,

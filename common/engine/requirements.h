@@ -20,6 +20,10 @@ inline constexpr int kRowBlock = 192;
 // more: with 8 of 128 experts a token, an expert's weights are read once for 128 rows.
 inline constexpr int kSparseRows = 2048;
 
+// Rows of one head that pass through latent attention together on one thread, of several heads if
+// there are fewer rows: they share the reading of the keys.
+inline constexpr int kLatentRows = 768;
+
 // Rows of logits that exist at once when a prompt wants all of them: 20 MB at a vocabulary of 152K,
 // and enough to read the head's weights rarely.
 inline constexpr int kLogitRows = 32;
@@ -33,7 +37,7 @@ inline constexpr int64_t kTorchScoreElements = int64_t{1} << 26;
 
 inline constexpr int kMaxThreads = 256;
 
-// Unimplemented for a head_dim that the kernels don't support.
+// Unimplemented for a head_dim, or a latent row, that the kernels don't support.
 absl::Status CheckModelRuns(const ModelConfig& config);
 
 // InvalidArgument with the field "page_size" or "threads".
@@ -51,7 +55,8 @@ struct ExecutorShape {
   int64_t page_count = 0;
   int64_t batch_tokens = 0;    // In the largest Forward.
   int64_t context_tokens = 0;  // In the longest sequence; for libtorch's footprint only.
-  bool all_logits = false;     // Whether a slice may want the logits of all its tokens.
+  int64_t threads = 1;
+  bool all_logits = false;  // Whether a slice may want the logits of all its tokens.
 };
 
 // Bytes; each saturates at 2^60.

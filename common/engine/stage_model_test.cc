@@ -138,14 +138,17 @@ TEST_P(InvarianceTest, BatchLargerThanOneBlockOfRowsEqualsItsParts) {
 }
 
 // More rows than an expert's buffers hold, and more than go through a sparse layer together.
-TEST_P(InvarianceTest, ExpertsAndWindowsChangeNoBitWhateverTheCut) {
+TEST_P(InvarianceTest, ExpertsWindowsAndLatentRowsChangeNoBitWhateverTheCut) {
   RandomModelOptions sparse;
   sparse.architecture = "Qwen3MoeForCausalLM";
   sparse.mlp_only_layers = {2};
   RandomModelOptions windowed;
   windowed.architecture = "MixtralForCausalLM";
   windowed.sliding_window = 100;
-  for (const auto& [name, model] : {std::pair{"sparse", sparse}, {"windowed", windowed}}) {
+  RandomModelOptions latent;
+  latent.architecture = "DeepseekV3ForCausalLM";
+  for (const auto& [name, model] :
+       {std::pair{"sparse", sparse}, {"windowed", windowed}, {"latent", latent}}) {
     ExecutorOptions options = Options(ModelPath(name, model));
     options.page_count = 192;
     const auto expected = RunWhole(options);
@@ -165,7 +168,8 @@ TEST_P(InvarianceTest, ExpertsAndWindowsChangeNoBitWhateverTheCut) {
 TEST(StageModelTest, EveryFamilyAndVariantIsCloseToTheScalarReference) {
   for (const char* architecture :
        {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
-        "MixtralForCausalLM", "MistralForCausalLM"}) {
+        "MixtralForCausalLM", "MistralForCausalLM", "DeepseekV2ForCausalLM",
+        "DeepseekV3ForCausalLM"}) {
     for (const bool tied : {false, true}) {
       RandomModelOptions model;
       model.architecture = architecture;

@@ -185,6 +185,31 @@ TEST(TensorParallelTest, RanksHoldTheirHeadsAndShareThoseThatAreTooFew) {
   }
 }
 
+// A row of latent attention is not cut: every rank has the same, and layer 0's is that of one rank.
+TEST(TensorParallelTest, EveryRankHoldsTheWholeLatentRow) {
+  RandomModelOptions latent;
+  latent.architecture = "DeepseekV3ForCausalLM";
+  const std::string path = ModelPath("latent-rows", latent);
+  const std::vector<int32_t> prompt = RandomPrompt(40);
+  RankChain whole(OptionsFor(path), {0}, 1);
+  whole.Logits(prompt, 0);
+  StageModel& one = whole.stage(0).rank(0);
+  const KvGeometry& kv = one.kv();
+  EXPECT_EQ(kv.planes, 1);
+  EXPECT_EQ(kv.TokenBytes(), size_t{4} * (64 + 16) * static_cast<size_t>(kv.layers()));
+  for (const int tp_size : {2, 4}) {
+    RankChain chain(OptionsFor(path), {0}, tp_size);
+    chain.Logits(prompt, 0);
+    const auto first = PageOf(chain.stage(0).rank(0), 1);
+    EXPECT_EQ(std::memcmp(first.data(), PageOf(one, 1).data(), kv.LayerBytes()), 0);
+    for (int rank = 1; rank < tp_size; ++rank) {
+      StageModel& model = chain.stage(0).rank(static_cast<size_t>(rank));
+      EXPECT_EQ(model.kv().layout(), kv.layout());
+      EXPECT_TRUE(std::ranges::equal(PageOf(model, 1), first)) << rank << " of " << tp_size;
+    }
+  }
+}
+
 // ---- What goes wrong ----
 
 class BrokenGroupTest : public ::testing::Test {

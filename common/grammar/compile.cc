@@ -49,7 +49,7 @@ absl::StatusOr<NodeId> AddSource(const Source& source, Grammar& grammar) {
     case Source::Kind::kJsonSchema:
       return AddJsonSchema(source.text, grammar);
     case Source::Kind::kRegex:
-      return AddRegex(source.text, RegexUse::kWholeText, grammar);
+      return AddRegex(source.text, grammar);
     case Source::Kind::kEbnf:
       BATON_RETURN_IF_ERROR(ParseEbnf(source.text, grammar));
       return grammar.Call(grammar.root());
@@ -58,14 +58,20 @@ absl::StatusOr<NodeId> AddSource(const Source& source, Grammar& grammar) {
       for (const std::string& choice : source.choices) ways.push_back(grammar.Text(choice));
       return grammar.Choice(std::move(ways));
     }
+    case Source::Kind::kAnything:
+      return absl::InvalidArgumentError("there is nothing to keep to");
   }
   return absl::InternalError("a source of no kind");
 }
 
+NodeId SpaceBehindReasoning(Grammar& grammar) {
+  return grammar.Repeat(grammar.Chars({{'\n', '\n'}, {' ', ' '}}), 0, 4);
+}
+
 NodeId WithReasoning(const Source& source, NodeId text, Grammar& grammar) {
   if (source.reasoning_end.empty()) return text;
-  const NodeId space = grammar.Repeat(grammar.Chars({{'\n', '\n'}, {' ', ' '}}), 0, 4);
-  NodeId reasoning = grammar.Sequence({grammar.Until(source.reasoning_end), space});
+  NodeId reasoning =
+      grammar.Sequence({grammar.Until(source.reasoning_end), SpaceBehindReasoning(grammar)});
   if (!source.in_reasoning) {
     reasoning = grammar.Optional(
         grammar.Sequence({grammar.SpecialToken(source.reasoning_begin), reasoning}));
@@ -87,12 +93,26 @@ absl::Status TryBeginning(const Automaton& automaton) {
                                                  StateTable::kMaxPlaces, " ways"));
 }
 
-absl::StatusOr<Automaton> CompileUnnamed(const Source& source) {
+absl::StatusOr<NodeId> ClosedText(const Source& source, Grammar& grammar) {
+  if (source.reasoning_end.empty()) return absl::InvalidArgumentError("reasoning has no end mark");
+  const NodeId mark = grammar.SpecialToken(source.reasoning_end);
+  if (source.kind == Source::Kind::kAnything) return mark;
+  BATON_ASSIGN_OR_RETURN(const NodeId text, AddSource(source, grammar));
+  return grammar.Sequence({mark, SpaceBehindReasoning(grammar), text});
+}
+
+absl::StatusOr<NodeId> WholeText(const Source& source, Grammar& grammar) {
+  BATON_ASSIGN_OR_RETURN(const NodeId text, AddSource(source, grammar));
+  return WithReasoning(source, text, grammar);
+}
+
+absl::StatusOr<Automaton> CompileUnnamed(const Source& source, bool closing) {
   BATON_RETURN_IF_ERROR(CheckSize(source));
   Grammar grammar;
-  BATON_ASSIGN_OR_RETURN(const NodeId text, AddSource(source, grammar));
   const int root = grammar.AddRule("the text");
-  grammar.Define(root, WithReasoning(source, text, grammar));
+  BATON_ASSIGN_OR_RETURN(const NodeId body,
+                         closing ? ClosedText(source, grammar) : WholeText(source, grammar));
+  grammar.Define(root, body);
   grammar.SetRoot(root);
   BATON_ASSIGN_OR_RETURN(Automaton automaton, BuildAutomaton(grammar));
   BATON_RETURN_IF_ERROR(TryBeginning(automaton));
@@ -111,15 +131,27 @@ std::string_view NameOf(Source::Kind kind) {
       return "ebnf";
     case Source::Kind::kChoice:
       return "choice";
+    case Source::Kind::kAnything:
+      return "anything";
   }
   return "";
 }
 
-absl::StatusOr<Automaton> Compile(const Source& source) {
-  absl::StatusOr<Automaton> automaton = CompileUnnamed(source);
+namespace {
+
+absl::StatusOr<Automaton> CompileNamed(const Source& source, bool closing) {
+  absl::StatusOr<Automaton> automaton = CompileUnnamed(source, closing);
   if (automaton.ok()) return automaton;
   return absl::Status(automaton.status().code(),
                       Concat(NameOf(source.kind), ": ", std::string(automaton.status().message())));
+}
+
+}  // namespace
+
+absl::StatusOr<Automaton> Compile(const Source& source) { return CompileNamed(source, false); }
+
+absl::StatusOr<Automaton> CompileClosing(const Source& source) {
+  return CompileNamed(source, true);
 }
 
 }  // namespace baton::grammar

@@ -13,9 +13,9 @@
 namespace baton::grammar {
 
 struct Source {
-  enum class Kind { kJsonSchema, kRegex, kEbnf, kChoice };
+  enum class Kind { kJsonSchema, kRegex, kEbnf, kChoice, kAnything };
   Kind kind = Kind::kJsonSchema;
-  std::string text;                  // Not of kChoice.
+  std::string text;                  // Not of kChoice and kAnything.
   std::vector<std::string> choices;  // One of them is the text.
   // Reasoning that may stand before the text, between these marks, with white space behind them.
   // Both empty: none does.
@@ -29,12 +29,16 @@ struct Source {
 inline constexpr size_t kMaxSourceBytes = 256 << 10;
 inline constexpr size_t kMaxChoices = 4096;
 
-// "json_schema", "regex", "ebnf" or "choice".
+// "json_schema", "regex", "ebnf", "choice" or "anything".
 std::string_view NameOf(Source::Kind kind);
 
 // Takes milliseconds, at most some hundred. INVALID_ARGUMENT, beginning with the kind's name, for
 // what is malformed, too large or not supported.
 absl::StatusOr<Automaton> Compile(const Source& source);
+
+// What follows where reasoning is cut short: the mark of its end, which must not be empty, and what
+// Compile allows behind it; of kAnything the mark alone.
+absl::StatusOr<Automaton> CompileClosing(const Source& source);
 
 }  // namespace baton::grammar
 

@@ -26,6 +26,13 @@ bool IsNameChar(char c) {
          c == '-' || c == '.';
 }
 
+std::optional<ArgumentSpelling::Kind> SpellingNamed(std::string_view name) {
+  if (name == "keywords") return ArgumentSpelling::Kind::kKeywords;
+  if (name == "arg_tags") return ArgumentSpelling::Kind::kArgTags;
+  if (name == "parameter_tags") return ArgumentSpelling::Kind::kParameterTags;
+  return std::nullopt;
+}
+
 class Parser {
  public:
   Parser(std::string_view text, Grammar& grammar) : text_(text), grammar_(grammar) {}
@@ -161,9 +168,11 @@ class Parser {
   absl::StatusOr<NodeId> Extension() {
     const std::string kind = Name();
     while (Peek() == ' ') ++at_;
-    if (kind == "json") return Json();
+    if (kind == "json") return Schema();
+    if (const auto spelling = SpellingNamed(kind)) return Arguments(kind, {*spelling, {}});
     if (kind != "special" && kind != "until" && kind != "without") {
-      return Error("expected %json, %special, %until or %without");
+      return Error(
+          "expected %json, %keywords, %arg_tags, %parameter_tags, %special, %until or %without");
     }
     if (Peek() != '"' && Peek() != '\'') return Error("expected a text in quotes");
     BATON_ASSIGN_OR_RETURN(const std::string text, Quoted());
@@ -172,7 +181,8 @@ class Parser {
     return kind == "until" ? grammar_.Until(text) : grammar_.Without(text);
   }
 
-  absl::StatusOr<NodeId> Json() {
+  // The text of a schema that stands here.
+  std::string_view TakeSchema() {
     const size_t from = at_;
     int depth = 0;
     bool in_string = false;
@@ -188,11 +198,28 @@ class Parser {
       if (c == '}') --depth;
       if (depth <= 0) break;
     }
-    const std::string_view schema = text_.substr(from, std::min(at_, text_.size()) - from);
-    absl::StatusOr<NodeId> value = AddJsonSchema(schema, grammar_);
-    if (value.ok()) return value;
-    at_ = from;
-    return Error(Concat("%json: ", std::string(value.status().message())));
+    return text_.substr(from, std::min(at_, text_.size()) - from);
+  }
+
+  absl::StatusOr<NodeId> Schema() {
+    const size_t from = at_;
+    return OrErrorAt(from, "json", AddJsonSchema(TakeSchema(), grammar_));
+  }
+
+  // Names of arguments that are bare text, and the schema.
+  absl::StatusOr<NodeId> Arguments(const std::string& kind, ArgumentSpelling spelling) {
+    for (; Peek() == '"' || Peek() == '\''; Skip()) {
+      BATON_ASSIGN_OR_RETURN(std::string name, Quoted());
+      spelling.bare.insert(std::move(name));
+    }
+    const size_t from = at_;
+    return OrErrorAt(from, kind, AddArguments(TakeSchema(), std::move(spelling), grammar_));
+  }
+
+  absl::StatusOr<NodeId> OrErrorAt(size_t at, std::string_view kind, absl::StatusOr<NodeId> node) {
+    if (node.ok()) return node;
+    at_ = at;
+    return Error(Concat("%", kind, ": ", std::string(node.status().message())));
   }
 
   absl::StatusOr<NodeId> Counted(NodeId atom) {

@@ -5,7 +5,9 @@
 //
 // Beside that: . is any character, 'x' is "x", %json is a value of a JSON schema, %special "<x>" is
 // a special token of the vocabulary, %until "x" is any text up to and with the first x, and
-// %without "x" any text that x is not in.
+// %without "x" any text that x is not in. %keywords {...}, %arg_tags "a" {...} and %parameter_tags
+// "a" {...} are the arguments of a call by the schema of their object (argument_rules.h); the names
+// before the schema are of those that are bare text.
 #ifndef COMMON_GRAMMAR_EBNF_H_
 #define COMMON_GRAMMAR_EBNF_H_
 

@@ -66,8 +66,8 @@ Grammar::NodeId Grammar::Chars(CodeRanges ranges) {
   return Add({.kind = Kind::kChars, .ranges = Normalized(std::move(ranges))});
 }
 
-Grammar::NodeId Grammar::EscapedChars(CodeRanges ranges) {
-  return Add({.kind = Kind::kChars, .escaped = true, .ranges = Normalized(std::move(ranges))});
+Grammar::NodeId Grammar::EscapedChars(CodeRanges ranges, Escapes escapes) {
+  return Add({.kind = Kind::kChars, .escapes = escapes, .ranges = Normalized(std::move(ranges))});
 }
 
 Grammar::NodeId Grammar::Sequence(std::vector<NodeId> children) {

@@ -22,6 +22,13 @@ inline constexpr uint32_t kLastCodePoint = 0x10FFFF;
 inline constexpr int kUnbounded = -1;
 inline constexpr int kMaxCount = 1 << 16;  // The most of a repetition.
 
+// How a string between quotes may also write a character.
+enum class Escapes : uint8_t {
+  kNone,
+  kJson,
+  kPython,  // As kJson, but / stands for itself alone.
+};
+
 // Sorts, merges, and leaves out surrogates and what lies past the last code point.
 CodeRanges Normalized(CodeRanges ranges);
 // Every code point that is not in `ranges`.
@@ -38,13 +45,13 @@ class Grammar {
 
   struct Node {
     Kind kind = Kind::kText;
-    bool escaped = false;          // kChars: may also be written as a JSON string escapes them.
-    int least = 0;                 // kRepeat.
-    int most = 0;                  // kRepeat; kUnbounded.
-    int rule = -1;                 // kRule.
-    std::string text;              // kText: bytes.
-    CodeRanges ranges;             // kChars; none: nothing matches.
-    std::vector<NodeId> children;  // kSequence, kChoice; one for kRepeat.
+    Escapes escapes = Escapes::kNone;  // kChars.
+    int least = 0;                     // kRepeat.
+    int most = 0;                      // kRepeat; kUnbounded.
+    int rule = -1;                     // kRule.
+    std::string text;                  // kText: bytes.
+    CodeRanges ranges;                 // kChars; none: nothing matches.
+    std::vector<NodeId> children;      // kSequence, kChoice; one for kRepeat.
   };
 
   struct Rule {
@@ -58,7 +65,7 @@ class Grammar {
   NodeId Chars(CodeRanges ranges);
   // A character of a JSON string whose value is one of these: as it stands where JSON allows that,
   // or behind a backslash.
-  NodeId EscapedChars(CodeRanges ranges);
+  NodeId EscapedChars(CodeRanges ranges, Escapes escapes = Escapes::kJson);
   NodeId Sequence(std::vector<NodeId> children);
   NodeId Choice(std::vector<NodeId> children);
   NodeId Repeat(NodeId child, int least, int most);

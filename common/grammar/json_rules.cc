@@ -80,6 +80,7 @@ NodeId JsonRules::Quoted(NodeId inside) {
 }
 
 NodeId JsonRules::String() {
+  if (python_) return StringOf(0, kUnbounded);  // Python joins no surrogates.
   if (string_ < 0) {
     string_ = grammar_.AddRule("a JSON string");
     const NodeId hex = grammar_.Chars(kHex);
@@ -94,7 +95,7 @@ NodeId JsonRules::String() {
     const NodeId high = escape({d, grammar_.Chars({{'8', '9'}, {'A', 'B'}, {'a', 'b'}}), hex, hex});
     const NodeId low = escape({d, grammar_.Chars({{'C', 'F'}, {'c', 'f'}}), hex, hex});
     const NodeId character =
-        grammar_.Choice({grammar_.EscapedChars(kAnyChar), escape({not_d, hex, hex, hex}),
+        grammar_.Choice({Chars(kAnyChar), escape({not_d, hex, hex, hex}),
                          escape({d, low_digit, hex, hex}), grammar_.Sequence({high, low})});
     grammar_.Define(string_, Quoted(grammar_.Repeat(character, 0, kUnbounded)));
   }
@@ -102,8 +103,8 @@ NodeId JsonRules::String() {
 }
 
 NodeId JsonRules::StringOf(int least, int most) {
-  if (least == 0 && most == kUnbounded) return String();
-  return Quoted(grammar_.Repeat(grammar_.EscapedChars(kAnyChar), least, most));
+  if (least == 0 && most == kUnbounded && !python_) return String();
+  return Quoted(grammar_.Repeat(Chars(kAnyChar), least, most));
 }
 
 NodeId JsonRules::Fraction() {
@@ -332,7 +333,7 @@ NodeId JsonRules::Constant(const JsonTree& value) {
     case JsonTree::Kind::kNull:
       return Null();
     case JsonTree::Kind::kBool:
-      return grammar_.Text(value.truth ? "true" : "false");
+      return Truth(value.truth);
     case JsonTree::Kind::kNumber:
       return grammar_.Text(value.text);
     case JsonTree::Kind::kString:

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/grammar/grammar.h"
@@ -28,7 +29,8 @@ class JsonRules {
  public:
   using NodeId = Grammar::NodeId;
 
-  explicit JsonRules(Grammar& grammar) : grammar_(grammar) {}
+  // `python`: constants and strings as Python spells them.
+  explicit JsonRules(Grammar& grammar, bool python = false) : grammar_(grammar), python_(python) {}
 
   NodeId Space();
   NodeId Value();   // Any.
@@ -37,9 +39,13 @@ class JsonRules {
   NodeId String();
   NodeId Number();
   NodeId Integer();
-  NodeId Boolean() { return grammar_.Choice({grammar_.Text("true"), grammar_.Text("false")}); }
-  NodeId Null() { return grammar_.Text("null"); }
+  NodeId Boolean() { return grammar_.Choice({Truth(true), Truth(false)}); }
+  NodeId Null() { return grammar_.Text(python_ ? "None" : "null"); }
 
+  // A character of a string that is one of these.
+  NodeId Chars(CodeRanges ranges) {
+    return grammar_.EscapedChars(std::move(ranges), python_ ? Escapes::kPython : Escapes::kJson);
+  }
   // A string of so many characters.
   NodeId StringOf(int least, int most);
   // A string with this between its quotes.
@@ -64,6 +70,9 @@ class JsonRules {
   NodeId Constant(const JsonTree& value);
 
  private:
+  NodeId Truth(bool value) {
+    return grammar_.Text(value ? (python_ ? "True" : "true") : (python_ ? "False" : "false"));
+  }
   // Digits of numbers from `low` to `high`, which have equally many.
   NodeId Digits(const std::string& low, const std::string& high);
   // From `low` to `high`, not negative.
@@ -74,6 +83,7 @@ class JsonRules {
   NodeId Nothing() { return grammar_.Chars({}); }
 
   Grammar& grammar_;
+  const bool python_;
   int space_ = -1;
   int value_ = -1;
   int object_ = -1;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "common/grammar/argument_rules.h"
 #include "common/grammar/grammar.h"
 
 namespace baton::grammar {
@@ -15,6 +16,11 @@ namespace baton::grammar {
 // digits. INVALID_ARGUMENT with the path for what is malformed or not supported, for instance
 // "properties.a.items: uniqueItems is not supported".
 absl::StatusOr<Grammar::NodeId> AddJsonSchema(std::string_view schema, Grammar& grammar);
+
+// The same for the arguments of a call, which are the properties of an object. Where the schema
+// names none there may be one of any name, else no additional ones.
+absl::StatusOr<Grammar::NodeId> AddArguments(std::string_view schema, ArgumentSpelling spelling,
+                                             Grammar& grammar);
 
 }  // namespace baton::grammar
 

@@ -124,7 +124,8 @@ TEST(EbnfTest, ErrorsSayWhere) {
       {"root ::= \"a\" root", "ebnf: no text can match it"},
       {"root ::= \"a\"***", "ebnf: line 1, column 15: a count of a count needs a group"},
       {"root ::= %lark \"a\"",
-       "ebnf: line 1, column 16: expected %json, %special, %until or %without"},
+       "ebnf: line 1, column 16: expected %json, %keywords, %arg_tags, %parameter_tags, %special, "
+       "%until or %without"},
       {"root ::= %json {\"type\": \"text\"}",
        "ebnf: line 1, column 16: %json: type: must be a type's name or a list of such: null, "
        "boolean, integer, number, string, array, object"},
@@ -154,6 +155,27 @@ TEST(ReasoningTest, MayStandBefore) {
   source.in_reasoning = true;
   EXPECT_TRUE(Matches(source, "a</think>1"));
   EXPECT_FALSE(Matches(source, "1"));
+}
+
+TEST(ReasoningTest, MayBeCutShort) {
+  Source source = Regex("[0-9]");
+  source.reasoning_begin = "<think>";
+  source.reasoning_end = "</think>";
+  const auto closes = [&](std::string_view text) {
+    const Automaton automaton = CompileClosing(source).value();
+    StateTable table(automaton);
+    const int32_t state = table.Walk(table.Find({{automaton.start, kBottom}}), text);
+    return state != StateTable::kDead && table.EndsAt(state);
+  };
+  EXPECT_TRUE(closes("</think>\n1"));
+  EXPECT_TRUE(closes(SpecialBytes("</think>") + "1"));
+  EXPECT_FALSE(closes("a</think>1"));
+  EXPECT_FALSE(closes("1"));
+  source = {.kind = Source::Kind::kAnything, .reasoning_begin = "a", .reasoning_end = "b"};
+  EXPECT_TRUE(closes("b"));
+  EXPECT_FALSE(Compile(source).ok());
+  source.reasoning_end = "";
+  EXPECT_FALSE(CompileClosing(source).ok());
 }
 
 }  // namespace

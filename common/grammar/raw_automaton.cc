@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/grammar/grammar_size.h"
 #include "common/grammar/utf8_ranges.h"
 
 namespace baton::grammar {
@@ -19,11 +20,8 @@ using Node = Grammar::Node;
 // Rules whose states are so few are built anew wherever they are called: a token that goes on
 // behind such a rule is then decided without the stack.
 constexpr size_t kInlineStates = 24;
-constexpr int kInlineDepth = 16;
 // Shorter runs are looked at state by state.
 constexpr int kShortestRun = 4;
-// States as a tree of counts would have them if each body stood there as often as it may.
-constexpr uint64_t kMaxExpanded = 1 << 20;
 
 constexpr std::string_view kEscapes = "\"\\/\b\f\n\r\t";
 constexpr std::string_view kEscapeLetters = "\"\\/bfnrt";
@@ -45,18 +43,14 @@ absl::Status TooLarge() {
                                                  " states or ", kMaxEdges, " edges"));
 }
 
-bool IsAscii(const Node& node) { return node.ranges.empty() || node.ranges.back().high < 0x80; }
-
 class Builder {
  public:
   explicit Builder(const Grammar& grammar)
-      : grammar_(grammar),
-        sizes_(grammar.rules().size(), kUnknown),
-        rule_starts_(grammar.rules().size(), -1) {}
+      : grammar_(grammar), sizes_(grammar), rule_starts_(grammar.rules().size(), -1) {}
 
   absl::StatusOr<RawAutomaton> Build() {
     if (grammar_.full()) return TooLarge();
-    BATON_RETURN_IF_ERROR(CheckCounts());
+    BATON_RETURN_IF_ERROR(sizes_.CheckCounts());
     const int32_t start = StartOf(grammar_.root());
     while (!pending_.empty() && !overflow_) {
       const int rule = pending_.back();
@@ -70,9 +64,6 @@ class Builder {
   }
 
  private:
-  static constexpr size_t kUnknown = ~size_t{0};
-  static constexpr size_t kTooBig = size_t{1} << 40;
-
   template <typename T>
   static size_t Index(T id) {
     return static_cast<size_t>(id);
@@ -107,60 +98,6 @@ class Builder {
     if (from != to) raw_[Index(from)].empties.push_back(to);
   }
 
-  // Counts within counts must not stand for more than could be written out.
-  absl::Status CheckCounts() {
-    for (const Grammar::Rule& rule : grammar_.rules()) {
-      if (rule.body < 0) continue;
-      if (Expanded(rule.body) <= kMaxExpanded) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(rule.name, ": the counts within one another stand for more than ",
-                       kMaxExpanded, " characters"));
-    }
-    return absl::OkStatus();
-  }
-
-  // The states of a node without the rules that it calls.
-  uint64_t Expanded(NodeId id) const {
-    const Node& node = grammar_.node(id);
-    uint64_t sum = node.kind == Grammar::Kind::kText ? node.text.size() : 1;
-    for (const NodeId child : node.children) sum += Expanded(child);
-    if (node.kind == Grammar::Kind::kRepeat) {
-      sum *= static_cast<uint64_t>(std::max({node.least, node.most, 1}));
-    }
-    return std::min(sum, 2 * kMaxExpanded);
-  }
-
-  size_t SizeOfRule(int rule, int depth) {
-    if (depth > kInlineDepth) return kTooBig;
-    if (sizes_[Index(rule)] != kUnknown) return sizes_[Index(rule)];
-    sizes_[Index(rule)] = kTooBig;  // Where it calls itself.
-    const NodeId body = grammar_.rules()[Index(rule)].body;
-    const size_t size = body < 0 ? 0 : SizeOf(body, depth + 1);
-    sizes_[Index(rule)] = size;
-    return size;
-  }
-
-  // States, roughly.
-  size_t SizeOf(NodeId id, int depth) {
-    const Node& node = grammar_.node(id);
-    switch (node.kind) {
-      case Grammar::Kind::kText:
-        return node.text.size();
-      case Grammar::Kind::kChars:
-        return node.escaped ? 10 : IsAscii(node) ? 1 : 8;
-      case Grammar::Kind::kRule:
-        return SizeOfRule(node.rule, depth);
-      default:
-        break;
-    }
-    size_t sum = 1;
-    for (const NodeId child : node.children) sum += SizeOf(child, depth);
-    if (node.kind == Grammar::Kind::kRepeat) {
-      sum *= Index(std::max({node.least + (node.most == kUnbounded ? 1 : 0), node.most, 1}));
-    }
-    return std::min(sum, kTooBig);
-  }
-
   // Adds ways from `from` to `to` for the texts of the node: edges out of `from` and into `to`
   // alone, and new states between.
   void Add(NodeId id, int32_t from, int32_t to) {
@@ -184,7 +121,7 @@ class Builder {
       case Grammar::Kind::kRepeat:
         return AddRepeat(node, from, to);
       case Grammar::Kind::kRule:
-        if (SizeOfRule(node.rule, 0) <= kInlineStates) {
+        if (sizes_.OfRule(node.rule) <= kInlineStates) {
           const NodeId body = grammar_.rules()[Index(node.rule)].body;
           return body < 0 ? AddEmpty(from, to) : Add(body, from, to);
         }
@@ -251,7 +188,7 @@ class Builder {
   }
 
   void AddChars(const Node& node, int32_t from, int32_t to, bool in_run) {
-    if (!node.escaped) return AddRanges(node.ranges, from, to, in_run);
+    if (node.escapes == Escapes::kNone) return AddRanges(node.ranges, from, to, in_run);
     CodeRanges not_raw = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
     for (const CodeRange& range : Complement(node.ranges)) not_raw.push_back(range);
     const CodeRanges raw = Complement(not_raw);
@@ -268,7 +205,7 @@ class Builder {
           std::any_of(node.ranges.begin(), node.ranges.end(), [&](const CodeRange& range) {
             return range.low <= code_point && code_point <= range.high;
           });
-      if (!wanted) continue;
+      if (!wanted || (code_point == '/' && node.escapes == Escapes::kPython)) continue;
       const size_t at = kEscapes.find(static_cast<char>(code_point));
       if (at != std::string_view::npos && code_point != 0) {
         const auto letter = static_cast<uint8_t>(kEscapeLetters[at]);
@@ -288,7 +225,7 @@ class Builder {
     const int charset = chars && copies >= kShortestRun ? CharsetOf(body) : -1;
     if (charset >= 0) raw_[Index(to)].kept = true;
     // A large body that stands there often is called.
-    const size_t size = chars ? 0 : SizeOf(child, 0);
+    const size_t size = chars ? 0 : sizes_.OfNode(child);
     const bool called = copies > 2 && size > 4 && body.kind != Grammar::Kind::kRule;
     const int rule = called ? RuleOf(child) : -1;
     const auto add = [&](int32_t begin, int32_t end) {
@@ -343,7 +280,7 @@ class Builder {
     std::vector<std::pair<uint32_t, uint32_t>> key;
     for (const CodeRange& range : node.ranges) key.emplace_back(range.low, range.high);
     const auto [it, added] =
-        charsets_.try_emplace({node.escaped, std::move(key)}, static_cast<int>(run_loops_.size()));
+        charsets_.try_emplace({node.escapes, std::move(key)}, static_cast<int>(run_loops_.size()));
     if (added) {
       const int32_t loop = NewState();
       raw_[Index(loop)].kept = true;
@@ -407,7 +344,7 @@ class Builder {
 
   const Grammar& grammar_;
   std::vector<RawState> raw_;
-  std::vector<size_t> sizes_;
+  GrammarSize sizes_;
   std::vector<int32_t> rule_starts_;
   std::vector<int> pending_;
   struct Body {
@@ -416,7 +353,7 @@ class Builder {
   };
   std::map<NodeId, int> body_rules_;
   std::vector<Body> bodies_;
-  std::map<std::pair<bool, std::vector<std::pair<uint32_t, uint32_t>>>, int> charsets_;
+  std::map<std::pair<Escapes, std::vector<std::pair<uint32_t, uint32_t>>>, int> charsets_;
   std::vector<int32_t> run_loops_;
   std::vector<int32_t> seen_;
   size_t edges_ = 0;

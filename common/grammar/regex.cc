@@ -24,8 +24,11 @@ const CodeRanges kLineEnds = {{'\n', '\n'}, {'\r', '\r'}};
 
 class Parser {
  public:
-  Parser(std::string_view pattern, RegexUse use, Grammar& grammar)
-      : text_(ToCodePoints(pattern)), use_(use), grammar_(grammar) {}
+  Parser(std::string_view pattern, bool search, RegexChars chars, Grammar& grammar)
+      : text_(ToCodePoints(pattern)),
+        search_(search),
+        chars_(std::move(chars)),
+        grammar_(grammar) {}
 
   absl::StatusOr<NodeId> Parse() {
     std::vector<NodeId> ways;
@@ -57,23 +60,19 @@ class Parser {
     return absl::InvalidArgumentError(absl::StrCat("position ", at_, ": ", std::string(what)));
   }
 
-  NodeId Chars(CodeRanges ranges) {
-    return use_ == RegexUse::kJsonString ? grammar_.EscapedChars(std::move(ranges))
-                                         : grammar_.Chars(std::move(ranges));
-  }
+  NodeId Chars(CodeRanges ranges) { return chars_(std::move(ranges)); }
   NodeId AnyText() { return grammar_.Repeat(Chars({{0, kLastCodePoint}}), 0, kUnbounded); }
 
   // An alternative that is in no group: only there an anchor may stand.
   absl::StatusOr<NodeId> OuterSequence() {
-    const bool search = use_ == RegexUse::kJsonString;
     const bool from_start = Take('^') || TakeText(U"\\A");
     BATON_ASSIGN_OR_RETURN(const NodeId body, Sequence(0));
     const bool to_end = Take('$') || TakeText(U"\\Z") || TakeText(U"\\z");
     if (to_end && !AtEnd() && Peek() != '|') return Error("$ is supported at the end alone");
     std::vector<NodeId> parts;
-    if (search && !from_start) parts.push_back(AnyText());
+    if (search_ && !from_start) parts.push_back(AnyText());
     parts.push_back(body);
-    if (search && !to_end) parts.push_back(AnyText());
+    if (search_ && !to_end) parts.push_back(AnyText());
     return grammar_.Sequence(std::move(parts));
   }
 
@@ -310,15 +309,23 @@ class Parser {
   }
 
   const std::u32string text_;
-  const RegexUse use_;
+  const bool search_;
+  const RegexChars chars_;
   Grammar& grammar_;
   size_t at_ = 0;
 };
 
 }  // namespace
 
-absl::StatusOr<NodeId> AddRegex(std::string_view pattern, RegexUse use, Grammar& grammar) {
-  return Parser(pattern, use, grammar).Parse();
+absl::StatusOr<NodeId> AddRegex(std::string_view pattern, Grammar& grammar) {
+  return Parser(
+             pattern, false,
+             [&grammar](CodeRanges ranges) { return grammar.Chars(std::move(ranges)); }, grammar)
+      .Parse();
+}
+
+absl::StatusOr<NodeId> AddPattern(std::string_view pattern, RegexChars chars, Grammar& grammar) {
+  return Parser(pattern, true, std::move(chars), grammar).Parse();
 }
 
 }  // namespace baton::grammar

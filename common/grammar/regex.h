@@ -2,6 +2,7 @@
 #ifndef COMMON_GRAMMAR_REGEX_H_
 #define COMMON_GRAMMAR_REGEX_H_
 
+#include <functional>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -9,15 +10,17 @@
 
 namespace baton::grammar {
 
-enum class RegexUse {
-  kWholeText,   // The text is what the expression matches.
-  kJsonString,  // The value of a JSON string has a part that it matches: JSON Schema's pattern.
-};
-
 // What Python and ECMAScript have in common: characters, classes, groups, alternatives, counts, and
 // ^ and $ at the ends. INVALID_ARGUMENT, with the position, for what is malformed or not regular:
 // references, looking around, word borders, flags.
-absl::StatusOr<Grammar::NodeId> AddRegex(std::string_view pattern, RegexUse use, Grammar& grammar);
+// The whole text is what the expression matches.
+absl::StatusOr<Grammar::NodeId> AddRegex(std::string_view pattern, Grammar& grammar);
+
+// How one of these characters is written.
+using RegexChars = std::function<Grammar::NodeId(CodeRanges)>;
+// A part of the text is: JSON Schema's pattern.
+absl::StatusOr<Grammar::NodeId> AddPattern(std::string_view pattern, RegexChars chars,
+                                           Grammar& grammar);
 
 }  // namespace baton::grammar
 

@@ -249,7 +249,9 @@ void Connection::Dispatch() {
       HttpRequest request;
       BodyBudget::Charge charge;
     };
-    const size_t bytes = request.body.size();
+    const auto& takes_long = context_.options.takes_long;
+    const bool slow = takes_long != nullptr && takes_long(request);
+    const size_t bytes = std::max(request.body.size(), slow ? WorkerPool::kLargeBytes + 1 : 0);
     const auto work = std::make_shared<Work>(Work{std::move(request), std::move(charge_)});
     context_.workers->Submit(bytes, [&handler = context_.handler, work, exchange] {
       RunHandler(handler, work->request, exchange);

@@ -38,6 +38,9 @@ struct HttpServerOptions {
   uint16_t port = 0;               // 0: any free port.
   int io_threads = 2;
   int worker_threads = 2;  // For requests with bodies; 0: the I/O threads handle them.
+  // Whether to handle a request takes long, whatever its size: such ones leave others a thread, as
+  // large ones do. Called on an I/O thread; null: size alone says it.
+  std::function<bool(const HttpRequest&)> takes_long;
 
   size_t max_connections = 8192;
   size_t max_connections_per_address = 0;  // 0: no limit of its own.

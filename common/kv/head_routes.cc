@@ -82,16 +82,17 @@ std::vector<KvWriter> WritersTo(const std::vector<KvWriter>& writers, int kv_hea
 
 std::vector<PageRun> PageRuns(const HeadRoute& route, const KvBand& source,
                               const KvBand& destination) {
-  BATON_CHECK(source.head_bytes == destination.head_bytes)
-      << source.head_bytes << " and " << destination.head_bytes << " bytes a head";
+  BATON_CHECK(source.head_bytes == destination.head_bytes && source.planes == destination.planes)
+      << source.planes << " planes of " << source.head_bytes << " bytes a head and "
+      << destination.planes << " of " << destination.head_bytes;
   const size_t bytes = static_cast<size_t>(route.heads.size()) * source.head_bytes;
   std::vector<PageRun> runs;
   const int layer_end = std::min(source.layers.end, destination.layers.end);
   for (int layer = std::max(source.layers.begin, destination.layers.begin); layer < layer_end;
        ++layer) {
-    for (const int value : {0, 1}) {
-      const PageRun run = {source.OffsetOf(layer, value, route.source_place),
-                           destination.OffsetOf(layer, value, route.destination_place), bytes};
+    for (int plane = 0; plane < source.planes; ++plane) {
+      const PageRun run = {source.OffsetOf(layer, plane, route.source_place),
+                           destination.OffsetOf(layer, plane, route.destination_place), bytes};
       if (!runs.empty()) {
         PageRun& last = runs.back();
         if (last.source_offset + last.bytes == run.source_offset &&
@@ -124,7 +125,8 @@ std::vector<PageRun> MessageRuns(LayerRange layers, IndexRange heads, const KvBa
               route.destination_place + heads.size() <= held.kv_heads)
       << "heads [" << heads.begin << ", " << heads.end << ") of " << held.kv_heads << " from "
       << held_head_begin << " on";
-  return CutRuns(PageRuns(route, {layers, heads.size(), held.head_bytes}, held), offset, bytes);
+  return CutRuns(PageRuns(route, {layers, heads.size(), held.head_bytes, held.planes}, held),
+                 offset, bytes);
 }
 
 }  // namespace baton

@@ -50,18 +50,20 @@ std::optional<HeadRoute> RouteBetween(int kv_heads, TensorRank source, TensorRan
 std::vector<KvWriter> WritersTo(const std::vector<KvWriter>& writers, int kv_heads,
                                 TensorRank destination);
 
-// One process's part of a page: [layer][K/V][head][token][dim] of its layers and heads.
+// One process's part of a page: [layer][plane][head][token][row] of its layers and heads.
 struct KvBand {
   LayerRange layers;
   int kv_heads = 0;
-  size_t head_bytes = 0;  // One head's keys (or values) of one layer: [token][dim].
+  size_t head_bytes = 0;  // One head in one plane of one layer: [token][row].
+  int planes = 2;
 
   size_t PageBytes() const {
-    return static_cast<size_t>(layers.size()) * 2 * static_cast<size_t>(kv_heads) * head_bytes;
+    return static_cast<size_t>(layers.size()) * static_cast<size_t>(planes * kv_heads) * head_bytes;
   }
-  // The offset of the keys (value 0) or values (1) of a layer's own head `place`.
-  size_t OffsetOf(int layer, int value, int place) const {
-    return (static_cast<size_t>(layer - layers.begin) * 2 + static_cast<size_t>(value)) *
+  // The offset of a layer's own head `place` in a plane.
+  size_t OffsetOf(int layer, int plane, int place) const {
+    return (static_cast<size_t>(layer - layers.begin) * static_cast<size_t>(planes) +
+            static_cast<size_t>(plane)) *
                static_cast<size_t>(kv_heads) * head_bytes +
            static_cast<size_t>(place) * head_bytes;
   }
@@ -77,8 +79,8 @@ struct PageRun {
 
 // The runs of each page that a route moves, for the layers that both sides have, in the order of
 // the source's bytes. Adjacent runs are merged: a page is one run if both sides have the same
-// heads, and two runs per layer otherwise. Both bands are of one model and page size, and have the
-// route's heads.
+// heads, and a run for each plane of each layer otherwise. Both bands are of one model and page
+// size, and have the route's heads.
 std::vector<PageRun> PageRuns(const HeadRoute& route, const KvBand& source,
                               const KvBand& destination);
 
@@ -87,8 +89,8 @@ std::vector<PageRun> CutRuns(const std::vector<PageRun>& runs, size_t offset, si
 
 // The runs, in a page of `held`, of the bytes [offset, offset + bytes) of a message's part of each
 // page, in the message's order (source_offset counts in the message). A message has
-// [layer][K/V][head][token][dim] of `layers` and of the model's heads `heads`. `held` has them all;
-// its first head is `held_head_begin` of the model's. A sender gathers by these runs, and a
+// [layer][plane][head][token][row] of `layers` and of the model's heads `heads`. `held` has them
+// all; its first head is `held_head_begin` of the model's. A sender gathers by these runs, and a
 // receiver scatters.
 std::vector<PageRun> MessageRuns(LayerRange layers, IndexRange heads, const KvBand& held,
                                  int held_head_begin, size_t offset, size_t bytes);

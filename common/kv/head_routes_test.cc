@@ -180,7 +180,7 @@ constexpr size_t kHeadBytes = 8;
 std::vector<uint64_t> NamedPage(const KvBand& band, IndexRange heads) {
   std::vector<uint64_t> page;
   for (int layer = band.layers.begin; layer < band.layers.end; ++layer) {
-    for (uint64_t value = 0; value < 2; ++value) {
+    for (uint64_t value = 0; value < static_cast<uint64_t>(band.planes); ++value) {
       for (int head = heads.begin; head < heads.end; ++head) {
         page.push_back((static_cast<uint64_t>(layer) + 1) << 32 | value << 16 |
                        static_cast<uint64_t>(head));
@@ -193,7 +193,7 @@ std::vector<uint64_t> NamedPage(const KvBand& band, IndexRange heads) {
 
 // Carries a page out along all routes of all stages; every byte must be written once, in its place.
 void ExpectPageArrives(int kv_heads, int sources, int destinations,
-                       const std::vector<LayerRange>& stages) {
+                       const std::vector<LayerRange>& stages, int planes = 2) {
   SCOPED_TRACE(testing::Message() << kv_heads << " heads, " << sources << " to " << destinations
                                   << " ranks, " << stages.size() << " stages");
   const LayerRange all = {stages.front().begin, stages.back().end};
@@ -202,13 +202,13 @@ void ExpectPageArrives(int kv_heads, int sources, int destinations,
   for (const HeadRoute& route : Routes(kv_heads, sources, destinations)) {
     const IndexRange held = KvHeadsOf(kv_heads, {route.source_rank, sources});
     const IndexRange wanted = KvHeadsOf(kv_heads, {route.destination_rank, destinations});
-    const KvBand destination = {all, wanted.size(), kHeadBytes};
+    const KvBand destination = {all, wanted.size(), kHeadBytes, planes};
     auto& page = arrived[route.destination_rank];
     auto& written = writes[route.destination_rank];
     page.resize(destination.PageBytes() / kHeadBytes);
     written.resize(page.size());
     for (const LayerRange& layers : stages) {
-      const KvBand source = {layers, held.size(), kHeadBytes};
+      const KvBand source = {layers, held.size(), kHeadBytes, planes};
       const std::vector<uint64_t> from = NamedPage(source, held);
       const std::vector<PageRun> runs = PageRuns(route, source, destination);
       const bool same_heads = held == wanted;
@@ -227,7 +227,7 @@ void ExpectPageArrives(int kv_heads, int sources, int destinations,
   ASSERT_EQ(arrived.size(), static_cast<size_t>(destinations));
   for (const auto& [rank, page] : arrived) {
     const IndexRange wanted = KvHeadsOf(kv_heads, {rank, destinations});
-    EXPECT_EQ(page, NamedPage({all, wanted.size(), kHeadBytes}, wanted)) << "rank " << rank;
+    EXPECT_EQ(page, NamedPage({all, wanted.size(), kHeadBytes, planes}, wanted)) << "rank " << rank;
     EXPECT_EQ(writes[rank], std::vector<int>(page.size(), 1)) << "rank " << rank;
   }
 }
@@ -239,6 +239,14 @@ TEST(PageRunsTest, EveryByteArrivesOnceWhateverTheRanksAndStages) {
         ExpectPageArrives(kv_heads, sources, destinations, {{0, 4}});
         ExpectPageArrives(kv_heads, sources, destinations, {{0, 1}, {1, 4}, {4, 6}});
       }
+    }
+  }
+}
+
+TEST(PageRunsTest, RowsOfOnePlaneArriveOnEveryRank) {
+  for (const int sources : {1, 2, 4}) {
+    for (const int destinations : {1, 2, 4}) {
+      ExpectPageArrives(1, sources, destinations, {{0, 1}, {1, 4}, {4, 6}}, /*planes=*/1);
     }
   }
 }

@@ -60,9 +60,9 @@ void LeaseTable::Grant(KvGrant grant, int64_t now_us) {
     progress.band_bytes = band.BandBytes(writer.layers);
     progress.parts_per_page = band.PartsPerPage(writer.layers, table.options.part_bytes);
     progress.first_page = grant.first_page;
-    progress.parts.assign(
-        static_cast<size_t>((page_count - grant.first_page) * progress.parts_per_page),
-        PartState::kMissing);
+    progress.parts.assign(static_cast<size_t>(page_count - grant.first_page) *
+                              static_cast<size_t>(progress.parts_per_page),
+                          PartState::kMissing);
     slot.writers.push_back(std::move(progress));
     ++table.heard.try_emplace(writer.instance, LastHeard{now_us, 0}).first->second.grants;
   }

@@ -99,7 +99,7 @@ struct KvGrant {
 };
 
 // Where to place a run: bytes [offset_bytes, offset_bytes + page_bytes) of the writer's band of
-// each of `pages`, in payload order. The band is [layer][K/V][head][token][dim] of `layers` and
+// each of `pages`, in payload order. The band is [layer][plane][head][token][row] of `layers` and
 // `heads`: the model's heads that the writer has a route for to this process.
 struct KvPlacement {
   std::vector<int> pages;

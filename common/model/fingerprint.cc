@@ -56,6 +56,22 @@ void AppendExperts(const ModelConfig& config, std::string* text) {
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     absl::StrAppend(text, config.sparse(layer) ? "1" : "0");
   }
+  if (experts.score == ExpertScore::kSoftmax && experts.groups == 1 && experts.scaling == 1 &&
+      experts.shared_inner == 0) {
+    return;
+  }
+  absl::StrAppend(text, " router=", experts.score == ExpertScore::kSigmoid ? "sigmoid" : "softmax",
+                  ",", experts.bias, ",", experts.groups, ",", experts.groups_kept, ",",
+                  experts.group_score == GroupScore::kSumOfTwo ? "two" : "best", ",",
+                  Bits(experts.scaling), " shared=", experts.shared_inner);
+}
+
+void AppendLatent(const ModelConfig& config, std::string* text) {
+  const LatentAttention& latent = config.latent;
+  if (latent.kv_rank == 0) return;
+  absl::StrAppend(text, " latent=", latent.kv_rank, ",", latent.q_rank, ",", latent.nope_dim, ",",
+                  latent.rope_dim, ",", latent.value_dim, ",", latent.interleaved, ",",
+                  Bits(config.attention_scale()));
 }
 
 absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, std::vector<WeightSpec> specs) {
@@ -91,6 +107,7 @@ uint64_t ConfigFingerprint(const ModelConfig& config) {
                   " tied=", config.tie_word_embeddings, " qkv_bias=", config.qkv_bias,
                   " qk_norm=", config.qk_norm);
   AppendExperts(config, &text);
+  AppendLatent(config, &text);
   // Said only where they are there, so that older versions agree about models that they know.
   if (config.fp8) absl::StrAppend(&text, " fp8");
   if (config.o_bias) absl::StrAppend(&text, " o_bias");

@@ -11,8 +11,8 @@
 #include "absl/strings/str_format.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
-#include "common/model/families/family.h"
 #include "common/model/model_config.h"
+#include "common/model/random_config.h"
 #include "common/model/weight_names.h"
 #include "nlohmann/json.hpp"
 
@@ -31,68 +31,6 @@ absl::Status WriteFile(const std::string& path, std::string_view bytes) {
   file.close();
   if (!file) return absl::UnavailableError(absl::StrCat(path, ": can't be written"));
   return absl::OkStatus();
-}
-
-// What only some families have. A class's own defaults are what config.json would say anyway.
-void AddFeatures(const RandomModelOptions& options, Json& config) {
-  const std::string_view name = options.architecture;
-  if (options.fp8) {
-    config["quantization_config"] = {{"quant_method", "fp8"},
-                                     {"fmt", "e4m3"},
-                                     {"activation_scheme", "dynamic"},
-                                     {"weight_block_size", {kFp8Block, kFp8Block}}};
-  }
-  if (name == kQwen3Moe.architecture) {
-    config["num_experts"] = options.num_experts;
-    config["num_experts_per_tok"] = options.num_experts_per_tok;
-    config["moe_intermediate_size"] = options.moe_intermediate_size;
-    config["norm_topk_prob"] = true;
-    config["decoder_sparse_step"] = options.decoder_sparse_step;
-    config["mlp_only_layers"] = options.mlp_only_layers;
-  }
-  if (name == kMixtral.architecture) {
-    config["num_local_experts"] = options.num_experts;
-    config["num_experts_per_tok"] = options.num_experts_per_tok;
-  }
-  if (name == kMixtral.architecture || name == kMistral.architecture) {
-    config["sliding_window"] =
-        options.sliding_window > 0 ? Json(options.sliding_window) : Json(nullptr);
-  }
-  if (!options.biases) return;
-  config["attention_bias"] = true;
-  if (name == kLlama.architecture) config["mlp_bias"] = true;
-}
-
-Json ConfigJson(const RandomModelOptions& options) {
-  const Family* family = FindFamily(options.architecture);
-  Json config = {{"architectures", Json::array({options.architecture})}};
-  // An unknown architecture is refused when the result is parsed.
-  if (family != nullptr) config["model_type"] = family->model_type;
-  config["hidden_size"] = options.hidden_size;
-  config["intermediate_size"] = options.intermediate_size;
-  config["num_hidden_layers"] = options.num_hidden_layers;
-  AddFeatures(options, config);
-  config["num_attention_heads"] = options.num_attention_heads;
-  config["num_key_value_heads"] = options.num_key_value_heads;
-  config["head_dim"] = options.head_dim;
-  config["vocab_size"] = options.vocab_size;
-  config["max_position_embeddings"] = options.max_position_embeddings;
-  config["rms_norm_eps"] = 1e-6;
-  config["rope_theta"] = options.rope_theta;
-  config["hidden_act"] = "silu";
-  config["tie_word_embeddings"] = options.tie_word_embeddings;
-  config["torch_dtype"] = options.dtype == DType::kBF16  ? "bfloat16"
-                          : options.dtype == DType::kF16 ? "float16"
-                                                         : "float32";
-  if (options.llama3_rope_scaling) {
-    config["rope_scaling"] = {
-        {"rope_type", "llama3"},
-        {"factor", 8.0},
-        {"low_freq_factor", 1.0},
-        {"high_freq_factor", 4.0},
-        {"original_max_position_embeddings", std::max(1, options.max_position_embeddings / 4)}};
-  }
-  return config;
 }
 
 // Nearly normal, mean 0 and variance 1: the sum of four 16-bit uniforms of one draw.
@@ -117,8 +55,9 @@ Spread SpreadOf(const WeightSpec& spec, const ModelConfig& config) {
   if (ends("q_norm.weight")) return {2.0, 0.1};
   if (ends("norm.weight")) return {1.0, 0.1};
   if (ends(".bias")) return {0.0, 0.3};
+  if (ends("e_score_correction_bias")) return {0.0, 0.05};
   const double fan_in = std::sqrt(static_cast<double>(spec.shape.back()));
-  if (ends("q_proj.weight")) return {0.0, 2.0 / fan_in};
+  if (ends("q_proj.weight") || ends("q_b_proj.weight")) return {0.0, 2.0 / fan_in};
   if (ends("o_proj.weight") || ends("down_proj.weight") || ends(".w2.weight")) {
     return {0.0, 2.0 / fan_in};
   }
@@ -372,7 +311,7 @@ absl::Status ValidateOptions(const RandomModelOptions& options) {
 
 absl::Status MakeRandomModel(const std::string& path, const RandomModelOptions& options) {
   BATON_RETURN_IF_ERROR(ValidateOptions(options));
-  const std::string config_text = ConfigJson(options).dump(1);
+  const std::string config_text = RandomConfig(options).dump(1);
   BATON_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(config_text, "options"));
   std::error_code error;
   std::filesystem::create_directories(path, error);

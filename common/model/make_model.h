@@ -18,10 +18,11 @@ struct RandomModelOptions {
   std::string architecture = "Qwen3ForCausalLM";
   int hidden_size = 64;
   int intermediate_size = 128;  // In dense layers and Mixtral's experts.
+  // For DeepSeek head_dim is that of values and of keys without rope, from which the ranks follow.
   // For architectures with experts.
   int num_experts = 8;
   int num_experts_per_tok = 2;
-  int moe_intermediate_size = 32;  // Qwen3's.
+  int moe_intermediate_size = 32;  // Qwen3's and DeepSeek's.
   int decoder_sparse_step = 1;
   std::vector<int> mlp_only_layers;
   int num_hidden_layers = 4;

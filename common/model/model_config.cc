@@ -1,6 +1,7 @@
 #include "common/model/model_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -194,7 +195,7 @@ absl::StatusOr<const Family*> ParseFamily(const ConfigReader& reader) {
                                                  absl::StrJoin(KnownArchitectures(), ", ")));
   }
   BATON_ASSIGN_OR_RETURN(const std::string type, reader.StringOr("model_type", family->model_type));
-  if (type != family->model_type) {
+  if (type != family->model_type && type != family->other_model_type) {
     return reader.Error("model_type", absl::StrCat("is \"", type, "\", but ", name, " has \"",
                                                    family->model_type, "\""));
   }
@@ -215,10 +216,27 @@ int ModelConfig::SparseLayers(int begin, int end) const {
   return count;
 }
 
+namespace {
+
+// Those of latent attention in one layer, without the output projection.
+int64_t LatentParameters(const ModelConfig& config) {
+  const LatentAttention& latent = config.latent;
+  const int64_t hidden = config.hidden_size;
+  const int64_t heads = config.num_attention_heads;
+  const int64_t queries = heads * latent.key_dim();
+  const int64_t query = latent.q_rank == 0 ? hidden * queries
+                                           : (hidden + 1) * latent.q_rank + latent.q_rank * queries;
+  return query + hidden * latent.row() + latent.kv_rank +
+         latent.kv_rank * heads * (latent.nope_dim + latent.value_dim);
+}
+
+}  // namespace
+
 int64_t ModelConfig::LayerParameters(int begin, int end) const {
   const int64_t hidden = hidden_size;
   const int64_t qkv = int64_t{query_size()} + 2 * int64_t{kv_size()};
-  int64_t shared = hidden * qkv + hidden * query_size() + 2 * hidden;
+  int64_t shared = 2 * hidden + hidden * attended_size() +
+                   (latent.kv_rank > 0 ? LatentParameters(*this) : hidden * qkv);
   if (qkv_bias) shared += qkv;
   if (o_bias) shared += hidden;
   if (qk_norm) shared += 2 * int64_t{head_dim};
@@ -227,7 +245,14 @@ int64_t ModelConfig::LayerParameters(int begin, int end) const {
   const int64_t expert = 3 * hidden * experts.inner;
   const int64_t sparse_layers = SparseLayers(begin, end);
   return (end - begin) * shared + (end - begin - sparse_layers) * dense +
-         sparse_layers * (experts.count * hidden + experts.held * expert);
+         sparse_layers * (experts.count * (hidden + (experts.bias ? 1 : 0)) +
+                          experts.held * expert + 3 * hidden * experts.shared_inner);
+}
+
+float ModelConfig::attention_scale() const {
+  if (latent.kv_rank == 0) return 1 / std::sqrt(static_cast<float>(head_dim));
+  const double magnitude = rope_scaling.has_value() ? rope_scaling->score_magnitude : 1;
+  return static_cast<float>(magnitude * magnitude / std::sqrt(latent.key_dim()));
 }
 
 int64_t ModelConfig::Parameters() const {
@@ -263,7 +288,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
     return reader.Error("head_dim", absl::StrCat("must be even for rope, is ", config.head_dim));
   }
   BATON_ASSIGN_OR_RETURN(Rope rope,
-                         ParseRope(reader, config.max_position_embeddings, config.head_dim));
+                         ParseRope(reader, config.max_position_embeddings, config.rope_dim()));
   config.rope_theta = rope.theta;
   config.rope_scaling = std::move(rope.scaling);
   config.max_position_embeddings = rope.max_positions;

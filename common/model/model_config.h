@@ -14,12 +14,25 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/rope_scaling.h"
+#include "common/types/kv_layout.h"
 
 namespace baton {
 
+// What a router makes of the products of a token and its rows of weights.
+enum class ExpertScore {
+  kSoftmax,
+  kSigmoid,  // A bias for each expert may be added, for the choice alone.
+};
+
+// What a group of experts is worth, where only those of the best groups are chosen.
+enum class GroupScore {
+  kBest,      // Its best score.
+  kSumOfTwo,  // The sum of its two best.
+};
+
 // The experts of a sparse layer: gated layers of which each token goes through a few. A router, one
 // row of weights for each expert, scores them; a token goes to the `active` highest scores and
-// takes the sum of their outputs, weighted by the scores' softmax in float32.
+// takes the sum of their outputs, weighted by the scores in float32.
 struct Experts {
   // Names of tensors: "model.layers.N.BLOCK.gate", "model.layers.N.BLOCK.experts.N.GATE", ...
   struct Names {
@@ -34,9 +47,36 @@ struct Experts {
   int active = 0;
   int inner = 0;           // Columns inside each expert.
   bool normalise = false;  // Whether a token's weights are divided by their sum.
+  ExpertScore score = ExpertScore::kSoftmax;
+  bool bias = false;
+  // Runs of equally many experts, and how many of them a token's experts are chosen from.
+  int groups = 1;
+  int groups_kept = 1;
+  GroupScore group_score = GroupScore::kBest;
+  double scaling = 1;  // A factor of the weights, after all else.
+  // Columns of a gated layer that all tokens go through as well; 0: none.
+  int shared_inner = 0;
   // Layer i is sparse if `step` divides i + 1 and i is not among `dense_layers`.
   int step = 1;
   std::vector<int> dense_layers;
+};
+
+// Attention over one row for each token, which all heads share and which alone is cached: `kv_rank`
+// values, of which every head computes its keys and values, and `rope_dim` that are turned by the
+// position and are part of every head's key.
+struct LatentAttention {
+  int kv_rank = 0;          // 0: the model has keys and values instead.
+  int q_rank = 0;           // Values that queries are computed from; 0: the residual stream itself.
+  int nope_dim = 0;         // A head's query and key have so many elements that are not turned,
+  int rope_dim = 0;         // and behind them so many that are.
+  int value_dim = 0;        // Elements of a head's value.
+  bool interleaved = true;  // Rope pairs elements 2i and 2i + 1, not i and i + rope_dim / 2.
+
+  // The norms of both ranks: transformers makes them with its default.
+  static constexpr double kNormEps = 1e-6;
+
+  int row() const { return kv_rank + rope_dim; }
+  int key_dim() const { return nope_dim + rope_dim; }
 };
 
 // Rows and columns of the blocks of FP8 matrices that have a scale each.
@@ -48,8 +88,11 @@ struct ModelConfig {
   int intermediate_size = 0;
   int num_hidden_layers = 0;
   int num_attention_heads = 0;
+  // What is cached: heads of `head_dim` elements in each of `kv_planes` planes, keys and values.
+  // With latent attention one head, whose one plane has its rows.
   int num_key_value_heads = 0;
   int head_dim = 0;
+  int kv_planes = 2;
   int vocab_size = 0;
   int max_position_embeddings = 0;  // Tokens of prompt and output, as rope_scaling stretches it.
   double rms_norm_eps = 0;
@@ -64,6 +107,7 @@ struct ModelConfig {
   bool o_bias = false;    // On attention's output projection.
   bool mlp_bias = false;  // On the three projections of a dense feed-forward layer.
   bool qk_norm = false;   // RMSNorm over head_dim of queries and keys, before rope.
+  LatentAttention latent;
   Experts experts;
   // Projections of the layers may be FP8 (e4m3), each block of 128 by 128 with a scale. A router
   // and what is no matrix never are.
@@ -74,6 +118,26 @@ struct ModelConfig {
   // Ids that end a generation; from generation_config.json if it is there, else from config.json.
   std::vector<int32_t> eos_token_ids;
 
+  // Layers behind the others that predict further tokens; not run.
+  int mtp_layers = 0;
+
+  // The pages of all layers: the one place that says what is cached.
+  KvLayout kv(int page_size, ElementType type) const {
+    return {num_hidden_layers,
+            num_key_value_heads,
+            head_dim,
+            page_size,
+            static_cast<int>(ElementBytes(type)),
+            kv_planes};
+  }
+  // Elements that position turns.
+  int rope_dim() const { return latent.kv_rank > 0 ? latent.rope_dim : head_dim; }
+  // Columns of what attention gives to the output projection.
+  int attended_size() const {
+    return num_attention_heads * (latent.kv_rank > 0 ? latent.value_dim : head_dim);
+  }
+  // The factor of attention's scores.
+  float attention_scale() const;
   int query_size() const { return num_attention_heads * head_dim; }
   int kv_size() const { return num_key_value_heads * head_dim; }
   bool sparse(int layer) const;  // Whether its feed-forward layer consists of experts.

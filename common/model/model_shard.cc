@@ -54,6 +54,8 @@ absl::StatusOr<ModelShard> ShardModel(const ModelConfig& config, TensorRank rank
     return InvalidField("tp_size", absl::StrCat("is ", rank.size, ", more than the model's ",
                                                 config.experts.count, " experts"));
   }
+  BATON_RETURN_IF_ERROR(
+      CheckDivides(rank.size, config.experts.shared_inner, "columns of the shared experts"));
   BATON_RETURN_IF_ERROR(CheckDivides(rank.size, config.vocab_size, "tokens (vocab_size)"));
 
   ModelShard shard;
@@ -62,12 +64,14 @@ absl::StatusOr<ModelShard> ShardModel(const ModelConfig& config, TensorRank rank
   shard.kv_heads = KvHeadsOf(kv_heads, rank);
   if (has_dense) shard.inner = PartOf(config.intermediate_size, rank);
   shard.experts = RunOf(config.experts.count, rank);
+  shard.shared = PartOf(config.experts.shared_inner, rank);
   shard.vocabulary = PartOf(config.vocab_size, rank);
   shard.sizes = config;
   shard.sizes.num_attention_heads = shard.query_heads.size();
   shard.sizes.num_key_value_heads = shard.kv_heads.size();
   shard.sizes.intermediate_size = shard.inner.size();
   shard.sizes.experts.held = shard.experts.size();
+  shard.sizes.experts.shared_inner = shard.shared.size();
   shard.sizes.vocab_size = shard.vocabulary.size();
   return shard;
 }

@@ -3,11 +3,12 @@
 // in runs, so that a rank's attention and its gated layer need no other rank; the projections
 // behind them have the same columns and give partial sums, one of each a layer. Experts are dealt
 // out whole, in runs whose lengths differ by at most one: every rank routes all tokens, and the sum
-// that a dense layer needs joins what the ranks' experts add. Embeddings and head are cut along the
-// vocabulary.
+// that a dense layer needs joins what the ranks' experts add. An expert that all tokens share is
+// cut as a dense layer is. Embeddings and head are cut along the vocabulary.
 //
 // A rank beyond the KV heads shares one with its neighbours: every rank whose queries read a KV
-// head computes it, since keys and values are a sliver of a layer and sending them is not.
+// head computes it, since keys and values are a sliver of a layer and sending them is not. So every
+// rank has the rows of latent attention.
 #ifndef COMMON_MODEL_MODEL_SHARD_H_
 #define COMMON_MODEL_MODEL_SHARD_H_
 
@@ -25,6 +26,7 @@ struct ModelShard {
   IndexRange kv_heads;
   IndexRange inner;    // Columns of dense feed-forward layers; none if there are no such layers.
   IndexRange experts;  // In every sparse layer.
+  IndexRange shared;   // Columns of every sparse layer's shared expert.
   IndexRange vocabulary;
   // The model as this rank computes it: its own counts of heads, columns, tokens and held experts,
   // and all else the model's.

@@ -66,6 +66,7 @@ absl::Status ParseYarnMagnitude(const ConfigReader& keys, RopeScaling& scaling) 
   const double by_formula = mscale > 0 && all_dim > 0 ? YarnMagnitude(scaling.factor, mscale) /
                                                             YarnMagnitude(scaling.factor, all_dim)
                                                       : YarnMagnitude(scaling.factor, 1);
+  if (all_dim > 0) scaling.score_magnitude = YarnMagnitude(scaling.factor, all_dim);
   BATON_ASSIGN_OR_RETURN(scaling.magnitude,
                          keys.NumberOr("attention_factor", by_formula, 1e-6, kFactorMax));
   return absl::OkStatus();

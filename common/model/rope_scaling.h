@@ -26,7 +26,8 @@ enum class RopeKind {
 struct RopeScaling {
   RopeKind kind = RopeKind::kLinear;
   double factor = 1;
-  double magnitude = 1;                      // For yarn and longrope.
+  double magnitude = 1;        // For yarn and longrope.
+  double score_magnitude = 1;  // For yarn; DeepSeek's scores have its square as factor.
   int original_max_position_embeddings = 0;  // Positions of the training; llama3 and yarn.
   double low_freq_factor = 1;                // For llama3.
   double high_freq_factor = 4;

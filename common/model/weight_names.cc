@@ -26,7 +26,7 @@ void MayBeFp8(std::initializer_list<WeightSpec*> specs) {
 
 // The order is that of the fingerprint, which must not change.
 std::vector<WeightSpec> LayerWeights::All() const {
-  std::vector<WeightSpec> all = {input_norm, q, k, v};
+  std::vector<WeightSpec> all = {input_norm};
   const auto add = [&all](std::initializer_list<const std::optional<WeightSpec>*> specs) {
     for (const auto* optional : specs) {
       if (optional->has_value()) all.push_back(**optional);
@@ -36,13 +36,22 @@ std::vector<WeightSpec> LayerWeights::All() const {
     for (const auto* spec : {&gated.gate, &gated.up, &gated.down}) all.push_back(*spec);
     add({&gated.gate_bias, &gated.up_bias, &gated.down_bias});
   };
+  if (latent.has_value()) {
+    add({&latent->q_a, &latent->q_norm});
+    for (const auto* spec : {&latent->q, &latent->kv_a, &latent->kv_norm, &latent->kv_b}) {
+      all.push_back(*spec);
+    }
+  } else {
+    for (const auto* spec : {&q, &k, &v}) all.push_back(*spec);
+  }
   add({&q_bias, &k_bias, &v_bias, &q_norm, &k_norm});
   all.push_back(o);
   add({&o_bias});
   all.push_back(post_attention_norm);
   if (mlp.has_value()) add_gated(*mlp);
-  add({&router});
+  add({&router, &router_bias});
   for (const GatedWeights& expert : experts) add_gated(expert);
+  if (shared.has_value()) add_gated(*shared);
   return all;
 }
 
@@ -81,6 +90,37 @@ void AddFeedForward(const ModelConfig& config, int layer, LayerWeights& weights)
     weights.experts.push_back(GatedWeightsOf(config, absl::StrCat(block, "experts.", expert, "."),
                                              experts.inner, experts.names));
   }
+  if (experts.bias) {
+    weights.router_bias = {block + "gate.e_score_correction_bias", {experts.count}};
+  }
+  if (experts.shared_inner > 0) {
+    weights.shared =
+        GatedWeightsOf(config, block + "shared_experts.", experts.shared_inner, experts.names);
+  }
+}
+
+LatentWeights LatentWeightsOf(const ModelConfig& config, const std::string& attention) {
+  const LatentAttention& latent = config.latent;
+  const int64_t hidden = config.hidden_size;
+  const int64_t heads = config.num_attention_heads;
+  const int64_t queries = heads * latent.key_dim();
+  LatentWeights weights;
+  if (latent.q_rank > 0) {
+    weights.q_a = {attention + "q_a_proj.weight", {latent.q_rank, hidden}};
+    weights.q_norm = {attention + "q_a_layernorm.weight", {latent.q_rank}};
+    weights.q = {attention + "q_b_proj.weight", {queries, latent.q_rank}};
+  } else {
+    weights.q = {attention + "q_proj.weight", {queries, hidden}};
+  }
+  weights.kv_a = {attention + "kv_a_proj_with_mqa.weight", {latent.row(), hidden}};
+  weights.kv_norm = {attention + "kv_a_layernorm.weight", {latent.kv_rank}};
+  weights.kv_b = {attention + "kv_b_proj.weight",
+                  {heads * (latent.nope_dim + latent.value_dim), latent.kv_rank}};
+  if (config.fp8) {
+    MayBeFp8({&weights.q, &weights.kv_a, &weights.kv_b});
+    if (weights.q_a.has_value()) MayBeFp8({&*weights.q_a});
+  }
+  return weights;
 }
 
 }  // namespace
@@ -95,9 +135,13 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
   const int64_t kv = config.kv_size();
   LayerWeights weights;
   weights.input_norm = spec("input_layernorm.weight", {hidden});
-  weights.q = spec("self_attn.q_proj.weight", {query, hidden});
-  weights.k = spec("self_attn.k_proj.weight", {kv, hidden});
-  weights.v = spec("self_attn.v_proj.weight", {kv, hidden});
+  if (config.latent.kv_rank > 0) {
+    weights.latent = LatentWeightsOf(config, prefix + "self_attn.");
+  } else {
+    weights.q = spec("self_attn.q_proj.weight", {query, hidden});
+    weights.k = spec("self_attn.k_proj.weight", {kv, hidden});
+    weights.v = spec("self_attn.v_proj.weight", {kv, hidden});
+  }
   if (config.qkv_bias) {
     weights.q_bias = spec("self_attn.q_proj.bias", {query});
     weights.k_bias = spec("self_attn.k_proj.bias", {kv});
@@ -107,7 +151,7 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
     weights.q_norm = spec("self_attn.q_norm.weight", {config.head_dim});
     weights.k_norm = spec("self_attn.k_norm.weight", {config.head_dim});
   }
-  weights.o = spec("self_attn.o_proj.weight", {hidden, query});
+  weights.o = spec("self_attn.o_proj.weight", {hidden, config.attended_size()});
   if (config.fp8) MayBeFp8({&weights.q, &weights.k, &weights.v, &weights.o});
   if (config.o_bias) weights.o_bias = spec("self_attn.o_proj.bias", {hidden});
   weights.post_attention_norm = spec("post_attention_layernorm.weight", {hidden});
@@ -117,21 +161,29 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
 
 LayerWeights LayerWeightsOf(const ModelConfig& config, const ModelShard& shard, int layer) {
   LayerWeights weights = LayerWeightsOf(config, layer);
-  const auto elements = [&](IndexRange heads) {
-    return IndexRange{heads.begin * config.head_dim, heads.end * config.head_dim};
+  const auto elements = [](IndexRange heads, int of_head) {
+    return IndexRange{heads.begin * of_head, heads.end * of_head};
   };
   const auto give_rows = [](IndexRange rows, std::initializer_list<WeightSpec*> specs) {
     for (WeightSpec* const spec : specs) spec->rows = rows;
   };
-  const IndexRange query = elements(shard.query_heads);
-  const IndexRange kv = elements(shard.kv_heads);
-  give_rows(query, {&weights.q});
-  give_rows(kv, {&weights.k, &weights.v});
+  const IndexRange query = elements(shard.query_heads, config.head_dim);
+  const IndexRange kv = elements(shard.kv_heads, config.head_dim);
+  if (weights.latent.has_value()) {
+    const LatentAttention& latent = config.latent;
+    give_rows(elements(shard.query_heads, latent.key_dim()), {&weights.latent->q});
+    give_rows(elements(shard.query_heads, latent.nope_dim + latent.value_dim),
+              {&weights.latent->kv_b});
+  } else {
+    give_rows(query, {&weights.q});
+    give_rows(kv, {&weights.k, &weights.v});
+  }
   if (config.qkv_bias) {
     give_rows(query, {&*weights.q_bias});
     give_rows(kv, {&*weights.k_bias, &*weights.v_bias});
   }
-  weights.o.columns = query;
+  weights.o.columns =
+      elements(shard.query_heads, config.attended_size() / config.num_attention_heads);
   const bool first = shard.rank.rank == 0;
   if (!first) weights.o_bias.reset();
   if (weights.mlp.has_value()) {
@@ -143,6 +195,10 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, const ModelShard& shard, 
   if (weights.router.has_value()) {
     const auto all = weights.experts.begin();
     weights.experts = {all + shard.experts.begin, all + shard.experts.end};
+    if (weights.shared.has_value()) {
+      give_rows(shard.shared, {&weights.shared->gate, &weights.shared->up});
+      weights.shared->down.columns = shard.shared;
+    }
   }
   return weights;
 }

@@ -35,18 +35,29 @@ struct GatedWeights {
   std::optional<WeightSpec> gate_bias, up_bias, down_bias;
 };
 
+// Latent attention's projections, without the output's.
+struct LatentWeights {
+  std::optional<WeightSpec> q_a, q_norm;  // [q_rank, hidden], [q_rank]; if there is a q_rank.
+  WeightSpec q;                           // [heads * key_dim, q_rank or hidden]
+  WeightSpec kv_a, kv_norm;               // [row, hidden], [kv_rank]
+  WeightSpec kv_b;                        // [heads * (nope_dim + value_dim), kv_rank]
+};
+
 // One decoder layer. Optional ones follow the configuration's features.
 struct LayerWeights {
   WeightSpec input_norm;  // [hidden]
   WeightSpec q, k, v;     // [query_size or kv_size, hidden]
   std::optional<WeightSpec> q_bias, k_bias, v_bias;
   std::optional<WeightSpec> q_norm, k_norm;  // [head_dim]
-  WeightSpec o;                              // [hidden, query_size]
+  std::optional<LatentWeights> latent;       // Instead of q, k, v and what belongs to them.
+  WeightSpec o;                              // [hidden, attended_size]
   std::optional<WeightSpec> o_bias;          // [hidden]
   WeightSpec post_attention_norm;            // [hidden]
   std::optional<GatedWeights> mlp;           // A dense layer's.
-  std::optional<WeightSpec> router;  // A sparse layer's, [experts, hidden], and its experts.
+  std::optional<WeightSpec> router;       // A sparse layer's, [experts, hidden], and its experts.
+  std::optional<WeightSpec> router_bias;  // [experts]
   std::vector<GatedWeights> experts;
+  std::optional<GatedWeights> shared;  // The expert that all tokens go through.
 
   std::vector<WeightSpec> All() const;
 };

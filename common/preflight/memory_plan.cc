@@ -77,6 +77,7 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const 
   shape.page_count = options.kv_cache_tokens() / options.page_size();
   shape.batch_tokens = batch_tokens;
   shape.context_tokens = context_tokens;
+  shape.threads = options.threads();
   shape.all_logits = tells_prompts;
   ExecutorFootprint footprint =
       options.executor() == "torch" ? TorchFootprintOf(sizes, shape) : FootprintOf(sizes, shape);

@@ -254,6 +254,7 @@ constexpr size_t kNamed = 3;
 // In the order in which they are tried and reported.
 enum class Kind {
   kByProduct,
+  kMtp,
   kAdapter,
   kQuantized,
   kKvScale,
@@ -289,6 +290,10 @@ int LayerOf(absl::string_view name) {
 
 Kind KindOf(const ModelConfig& config, absl::string_view name) {
   if (ContainsAny(name, {"rotary_emb.", ".masked_bias", "rope_freqs"})) return Kind::kByProduct;
+  const int layer = LayerOf(name);
+  if (layer >= config.num_hidden_layers && layer - config.num_hidden_layers < config.mtp_layers) {
+    return Kind::kMtp;
+  }
   if (ContainsAny(name, {"lora_", "base_model.", "adapter", ".ia3_", "prompt_encoder"})) {
     return Kind::kAdapter;
   }
@@ -299,7 +304,6 @@ Kind KindOf(const ModelConfig& config, absl::string_view name) {
       absl::StrContains(name, ".quant_state.")) {
     return Kind::kQuantized;
   }
-  const int layer = LayerOf(name);
   if (layer >= config.num_hidden_layers) return Kind::kExtraLayer;
   if (layer >= 0 && ContainsAny(name, {".experts.", ".shared_expert", ".mlp.gate.", ".moe.",
                                        ".block_sparse_moe."})) {
@@ -316,13 +320,16 @@ Kind KindOf(const ModelConfig& config, absl::string_view name) {
 }
 
 bool Refused(Kind kind) {
-  return kind != Kind::kKvScale && kind != Kind::kTiedHead && kind != Kind::kElsewhere;
+  return kind != Kind::kMtp && kind != Kind::kKvScale && kind != Kind::kTiedHead &&
+         kind != Kind::kElsewhere;
 }
 
 std::string Reason(Kind kind, const ModelConfig& config) {
   switch (kind) {
     case Kind::kByProduct:
       return "";
+    case Kind::kMtp:
+      return "layers of multi-token prediction are not run and not loaded";
     case Kind::kAdapter:
       return "adapters are not applied; merge them into the weights first (merge_and_unload of "
              "PEFT)";

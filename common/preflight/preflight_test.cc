@@ -60,7 +60,7 @@ std::vector<Row> DirectoryRows() {
       {"NoConfig", [](auto& d) { d.Remove("config.json"); }, true, "model_path",
        "config.json: no such file"},
       {"HeadDim34", [](auto& d) { d.EditConfig([](Json& c) { c["head_dim"] = 34; }); }, true,
-       "model_path", "\"head_dim\" is 34; supported are multiples of 16 up to 256"},
+       "model_path", "\"head_dim\" is 34; supported are multiples of 16 up to 576"},
       {"NoTokenizer", [](auto& d) { d.Remove("tokenizer.json"); }, true, "tokenizer_path",
        "tokenizer.json: can't be opened; the router needs it"},
       {"BrokenTokenizer", [](auto& d) { WriteFile(d.File("tokenizer.json"), "{"); }, true,
@@ -149,6 +149,31 @@ std::vector<Row> TensorRows() {
              llama),
       Unused("ExtraLayer", "model.layers.4.input_layernorm.weight", true,
              "config.json says \"num_hidden_layers\" 4"),
+      {"MtpLayer",
+       [](auto& d) {
+         d.AddTensor("model.layers.4.mlp.experts.0.up_proj.weight_scale_inv");
+         d.EditConfig([](Json& c) { c["num_nextn_predict_layers"] = 1; });
+       },
+       false,
+       "model_path",
+       "unused tensor model.layers.4.mlp.experts.0.up_proj.weight_scale_inv: layers of "
+       "multi-token prediction are not run",
+       {.architecture = "DeepseekV3ForCausalLM"}},
+      {"LayerBehindTheMtpLayer",
+       [](auto& d) {
+         d.AddTensor("model.layers.5.enorm.weight");
+         d.EditConfig([](Json& c) { c["num_nextn_predict_layers"] = 1; });
+       },
+       true,
+       "model_path",
+       "config.json says \"num_hidden_layers\" 4",
+       {.architecture = "DeepseekV3ForCausalLM"}},
+      {"LatentRowTooWide",
+       [](auto& d) { d.EditConfig([](Json& c) { c["kv_lora_rank"] = 768; }); },
+       true,
+       "model_path",
+       "\"kv_lora_rank\" is 768 and \"qk_rope_head_dim\" is 16; supported are multiples of 16",
+       {.architecture = "DeepseekV3ForCausalLM"}},
       Unused("Experts", "model.layers.0.mlp.experts.0.up_proj.weight", true,
              "Qwen3ForCausalLM has no experts"),
       Unused("ExpertTooMany", "model.layers.0.mlp.experts.8.up_proj.weight", true,

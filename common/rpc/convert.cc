@@ -127,8 +127,16 @@ absl::StatusOr<KvLayout> FromProto(const v1::KvLayout& proto, std::string_view f
   BATON_RETURN_IF_ERROR(Positive(proto.head_dim(), field, "head_dim"));
   BATON_RETURN_IF_ERROR(Positive(proto.page_size(), field, "page_size"));
   BATON_RETURN_IF_ERROR(Positive(proto.bytes_per_element(), field, "bytes_per_element"));
-  const KvLayout layout{proto.layers(), proto.kv_heads(), proto.head_dim(), proto.page_size(),
-                        proto.bytes_per_element()};
+  constexpr int kKeysAndValues = 2;
+  if (proto.planes() < 0 || proto.planes() > kKeysAndValues) {
+    return InvalidField(Part(field, "planes"), absl::StrCat("must be 1 or 2, is ", proto.planes()));
+  }
+  const KvLayout layout{proto.layers(),
+                        proto.kv_heads(),
+                        proto.head_dim(),
+                        proto.page_size(),
+                        proto.bytes_per_element(),
+                        proto.planes() == 0 ? kKeysAndValues : proto.planes()};
   if (!layout.CheckedPageBytes(kMaxPageBytes).has_value()) {
     return InvalidField(field, absl::StrCat("a page exceeds ", kMaxPageBytes, " bytes"));
   }
@@ -183,6 +191,7 @@ v1::KvLayout ToProto(const KvLayout& value) {
   proto.set_head_dim(value.head_dim);
   proto.set_page_size(value.page_size);
   proto.set_bytes_per_element(value.bytes_per_element);
+  if (value.planes != 2) proto.set_planes(value.planes);
   return proto;
 }
 

@@ -99,6 +99,13 @@ TEST(ConvertTest, RefusesAndNamesTheField) {
   const KvLayout huge{1 << 30, 1 << 30, 1 << 30, 1 << 30, 4};
   EXPECT_EQ(field_of(FromProto(ToProto(huge), "l")), "l");
   EXPECT_EQ(field_of(FromProto(ToProto(KvLayout{1, 0, 1, 1, 4}), "l")), "l.kv_heads");
+  EXPECT_EQ(field_of(FromProto(ToProto(KvLayout{1, 1, 1, 1, 4, 3}), "l")), "l.planes");
+  EXPECT_EQ(field_of(FromProto(ToProto(KvLayout{1, 1, 1, 1, 4, -1}), "l")), "l.planes");
+  for (const int planes : {1, 2}) {
+    const KvLayout layout{2, 1, 48, 16, 2, planes};
+    EXPECT_EQ(*FromProto(ToProto(layout), "l"), layout);
+  }
+  EXPECT_EQ(ToProto(KvLayout{1, 1, 1, 1, 4}).planes(), 0) << "as older versions say it";
 }
 
 }  // namespace

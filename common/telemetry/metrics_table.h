@@ -72,6 +72,9 @@ enum class Metric {
   // Cluster.
   kWorkers,
   kReadyPairs,
+  kRouterChoicesTotal,
+  kRouterPredictedCachedTokensTotal,
+  kRouterCachedTokensTotal,
   kMembershipLeasesExpiredTotal,
   kAccountingErrorsTotal,
   kRefusingRouters,
@@ -146,6 +149,7 @@ inline constexpr const char* kWorkerRoles[] = {"prefill", "decode", "other"};
 inline constexpr const char* kWorkerStates[] = {"loading", "ready", "draining", "refused", "other"};
 inline constexpr const char* kDrainCauses[] = {"refused", "handed_back", "time_over", "worker",
                                                "other"};
+inline constexpr const char* kChoices[] = {"cached", "passed_over", "uncached", "other"};
 inline constexpr const char* kHttpRefusals[] = {"connections", "body_memory", "other"};
 // SpanFate of common/tracing/span.h.
 inline constexpr const char* kSpanFates[] = {"exported", "queue_full", "failed", "other"};
@@ -162,6 +166,7 @@ inline constexpr MetricLabel kRefusalLabels[] = {{"reason", kRefusalReasons}};
 inline constexpr MetricLabel kWorkerLabels[] = {{"worker_role", kWorkerRoles},
                                                 {"state", kWorkerStates}};
 inline constexpr MetricLabel kDrainLabels[] = {{"cause", kDrainCauses}};
+inline constexpr MetricLabel kChoiceLabels[] = {{"prediction", kChoices}};
 inline constexpr MetricLabel kHttpRefusalLabels[] = {{"reason", kHttpRefusals}};
 inline constexpr const char* kPlanKinds[] = {"prefill", "decode", "mixed"};
 inline constexpr MetricLabel kPlanLabels[] = {{"kind", kPlanKinds}};
@@ -416,6 +421,18 @@ inline constexpr MetricInfo kTable[] = {
      kR, kWorkerLabels},
     {Metric::kReadyPairs, "baton_ready_pairs", kGauge, "pairs",
      "Pairs of a prefill chain and a decode service that can serve.", kR},
+    {Metric::kRouterChoicesTotal, "baton_router_choices_total", kCounter, "requests",
+     "Chains chosen for requests, by what the router predicted: cached (no other candidate has "
+     "more "
+     "of the prompt cached), passed_over (another has, and was passed over), uncached (no "
+     "candidate "
+     "has any of it).",
+     kR, kChoiceLabels},
+    {Metric::kRouterPredictedCachedTokensTotal, "baton_router_predicted_cached_tokens_total",
+     kCounter, "tokens",
+     "Prompt tokens that the router predicted to be cached, of answered requests.", kR},
+    {Metric::kRouterCachedTokensTotal, "baton_router_cached_tokens_total", kCounter, "tokens",
+     "Prompt tokens that chains reported as cached, of the same requests.", kR},
     {Metric::kMembershipLeasesExpiredTotal, "baton_membership_leases_expired_total", kCounter,
      "leases", "Workers dropped because they stopped sending heartbeats.", kR},
     {Metric::kAccountingErrorsTotal, "baton_router_accounting_errors_total", kCounter, "entries",

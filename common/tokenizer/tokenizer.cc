@@ -4,10 +4,11 @@
 #include <deque>
 #include <utility>
 
+#include "absl/strings/str_replace.h"
 #include "common/base/status.h"
 #include "common/base/strings.h"
 #include "common/tokenizer/bpe/bpe.h"
-#include "common/tokenizer/tokenizer_json.h"
+#include "common/tokenizer/tiktoken_file.h"
 #include "common/tokenizer/words/utf8.h"
 
 namespace baton {
@@ -31,31 +32,72 @@ std::vector<ByteRange> RangesWithin(std::span<const ByteRange> ranges, size_t be
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& directory) {
   const std::string path = Concat(directory, "/tokenizer.json");
-  BATON_ASSIGN_OR_RETURN(const std::string json, ReadBoundedFile(path, kMaxTokenizerJsonBytes));
+  const absl::StatusOr<std::string> json = ReadBoundedFile(path, kMaxTokenizerJsonBytes);
+  if (absl::IsNotFound(json.status())) return LoadTiktoken(directory, json.status());
+  BATON_RETURN_IF_ERROR(json.status());
   BATON_ASSIGN_OR_RETURN(const TokenRoles roles, LoadTokenRoles(directory));
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadFromJson(json, roles);
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadFromJson(*json, roles);
   BATON_RETURN_IF_ERROR(Annotate(tokenizer.status(), path));
   return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::LoadTiktoken(const std::string& directory,
+                                                                   const absl::Status& no_json) {
+  const std::string path = Concat(directory, "/tiktoken.model");
+  const absl::StatusOr<std::string> file = ReadBoundedFile(path, kMaxTokenizerJsonBytes);
+  if (absl::IsNotFound(file.status())) return no_json;
+  BATON_RETURN_IF_ERROR(file.status());
+  const absl::StatusOr<std::string> config =
+      ReadBoundedFile(Concat(directory, "/tokenizer_config.json"), kMaxTokenizerJsonBytes);
+  if (!absl::IsNotFound(config.status())) BATON_RETURN_IF_ERROR(config.status());
+  BATON_ASSIGN_OR_RETURN(const TokenRoles roles, LoadTokenRoles(directory));
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      LoadFromTiktoken(*file, config.value_or(""), roles);
+  BATON_RETURN_IF_ERROR(Annotate(tokenizer.status(), path));
+  return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::LoadFromTiktoken(std::string_view file,
+                                                                       std::string_view config,
+                                                                       const TokenRoles& roles) {
+  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ParseTiktoken(file, config));
+  return Create(spec, roles);
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::LoadFromJson(std::string_view tokenizer_json,
                                                                    const TokenRoles& roles) {
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ParseTokenizerJson(tokenizer_json));
-  BATON_ASSIGN_OR_RETURN(BpeModel bpe,
-                         BpeModel::Create(spec.vocab, spec.merges, spec.ignore_merges));
+  return Create(spec, roles);
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec,
+                                                             const TokenRoles& roles) {
+  std::optional<Model> model;
+  if (spec.is_unigram) {
+    BATON_ASSIGN_OR_RETURN(
+        model, UnigramModel::Create(spec.vocab, spec.scores, spec.unk_id, spec.bpe.byte_fallback));
+  } else {
+    BpeOptions options = spec.bpe;
+    options.byte_level = spec.byte_level;
+    BATON_ASSIGN_OR_RETURN(model, BpeModel::Create(spec.vocab, spec.merges, options));
+  }
   absl::StatusOr<Normalizer> normalizer = Normalizer::Create(spec.normalizer);
   BATON_RETURN_IF_ERROR(Annotate(normalizer.status(), "normalizer"));
-  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(bpe), *std::move(normalizer), spec));
+  std::unique_ptr<Tokenizer> tokenizer(
+      new Tokenizer(*std::move(model), *std::move(normalizer), spec));
   BATON_RETURN_IF_ERROR(Annotate(tokenizer->AddPatterns(spec), "pre_tokenizer"));
   BATON_RETURN_IF_ERROR(tokenizer->AddTokens(spec));
   BATON_RETURN_IF_ERROR(tokenizer->SetRoles(roles));
   return tokenizer;
 }
 
-Tokenizer::Tokenizer(BpeModel bpe, Normalizer normalizer, const TokenizerSpec& spec)
-    : bpe_(std::move(bpe)),
+Tokenizer::Tokenizer(Model model, Normalizer normalizer, const TokenizerSpec& spec)
+    : model_(std::move(model)),
       normalizer_(std::move(normalizer)),
+      byte_level_(spec.byte_level),
+      decoder_(spec.decoder),
       add_prefix_space_(spec.add_prefix_space),
+      metaspace_(spec.metaspace),
       prefix_ids_(spec.prefix_ids),
       suffix_ids_(spec.suffix_ids) {}
 
@@ -66,6 +108,12 @@ absl::Status Tokenizer::AddPatterns(const TokenizerSpec& spec) {
   }
   if (spec.byte_level_split.has_value()) {
     BATON_ASSIGN_OR_RETURN(byte_level_split_, SplitPattern::Compile(*spec.byte_level_split));
+  }
+  if (spec.metaspace.has_value() && spec.metaspace->split) {
+    BATON_ASSIGN_OR_RETURN(
+        metaspace_split_,
+        SplitPattern::Compile({spec.metaspace->replacement, SplitRule::Syntax::kLiteral,
+                               SplitBehavior::kMergedWithNext, false}));
   }
   return absl::OkStatus();
 }
@@ -90,9 +138,21 @@ void Tokenizer::AddToken(int32_t id, const std::string& spelling, bool special) 
   Token& token = tokens_[id];
   token.exists = true;
   token.special = token.special || special;
-  // An added token with characters outside the byte alphabet ("<｜User｜>") is its own text.
-  token.bytes = BytesOfSpelling(spelling).value_or(spelling);
+  token.bytes = BytesOf(spelling);
   id_of_spelling_.emplace(spelling, id);
+}
+
+std::string Tokenizer::BytesOf(const std::string& spelling) const {
+  // An added token with characters outside the byte alphabet ("<｜User｜>") is its own text.
+  if (byte_level_) return BytesOfSpelling(spelling).value_or(spelling);
+  if (decoder_.byte_fallback) {
+    if (const auto byte = ByteOfFallback(spelling)) return {static_cast<char>(*byte)};
+  }
+  std::string bytes = spelling;
+  for (const auto& [from, to] : decoder_.replacements) {
+    bytes = absl::StrReplaceAll(bytes, {{from, to}});
+  }
+  return bytes;
 }
 
 absl::Status Tokenizer::SetRoles(const TokenRoles& roles) {
@@ -156,13 +216,14 @@ absl::Status Tokenizer::EncodeText(std::string_view text, bool parse_special,
     }
     const auto begin = static_cast<size_t>(piece.text.data() - text.data());
     const std::vector<ByteRange> within = RangesWithin(plain, begin, begin + piece.text.size());
-    BATON_RETURN_IF_ERROR(EncodeBetweenRawTokens(piece.text, parse_special, within, &scratch, ids));
+    BATON_RETURN_IF_ERROR(
+        EncodeBetweenRawTokens(piece.text, begin == 0, parse_special, within, &scratch, ids));
   }
   return absl::OkStatus();
 }
 
-absl::Status Tokenizer::EncodeBetweenRawTokens(std::string_view text, bool parse_special,
-                                               std::span<const ByteRange> plain,
+absl::Status Tokenizer::EncodeBetweenRawTokens(std::string_view text, bool at_start,
+                                               bool parse_special, std::span<const ByteRange> plain,
                                                BpeScratch* scratch,
                                                std::vector<int32_t>* ids) const {
   std::string normalized;
@@ -176,40 +237,77 @@ absl::Status Tokenizer::EncodeBetweenRawTokens(std::string_view text, bool parse
     if (piece.token.has_value()) {
       ids->push_back(*piece.token);
     } else {
-      BATON_RETURN_IF_ERROR(EncodeWords(piece.text, scratch, ids));
+      const bool first = at_start && piece.text.data() == text.data();
+      BATON_RETURN_IF_ERROR(EncodeWords(piece.text, first, scratch, ids));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Tokenizer::EncodeWords(std::string_view text, BpeScratch* scratch,
+absl::Status Tokenizer::EncodeWords(std::string_view text, bool at_start, BpeScratch* scratch,
                                     std::vector<int32_t>* ids) const {
   std::vector<std::string_view> words = {text};
   for (const SplitPattern& split : splits_) {
     BATON_ASSIGN_OR_RETURN(words, split.Split(words));
   }
-  std::deque<std::string> prefixed;  // Keeps what its views point to in place.
+  std::deque<std::string> changed;  // Keeps what its views point to in place.
   for (std::string_view& word : words) {
     if (!add_prefix_space_ || word.empty() || word.front() == ' ') continue;
-    word = prefixed.emplace_back(Concat(" ", word));
+    word = changed.emplace_back(Concat(" ", word));
   }
   if (byte_level_split_.has_value()) {
     BATON_ASSIGN_OR_RETURN(words, byte_level_split_->Split(words));
   }
-  for (const std::string_view word : words) bpe_.EncodeWord(word, scratch, ids);
+  if (metaspace_.has_value()) {
+    const bool first = at_start && !words.empty() && words.front().data() == text.data();
+    BATON_ASSIGN_OR_RETURN(words, MarkSpaces(words, first, &changed));
+  }
+  if (const auto* bpe = std::get_if<BpeModel>(&model_)) {
+    for (const std::string_view word : words) bpe->EncodeWord(word, scratch, ids);
+  } else {
+    for (const std::string_view word : words) std::get<UnigramModel>(model_).EncodeWord(word, ids);
+  }
   return absl::OkStatus();
+}
+
+// `at_start`: the first word begins the whole text. What is returned points into `texts`.
+absl::StatusOr<std::vector<std::string_view>> Tokenizer::MarkSpaces(
+    const std::vector<std::string_view>& words, bool at_start,
+    std::deque<std::string>* texts) const {
+  using Prepend = MetaspaceRule::Prepend;
+  std::vector<std::string_view> marked;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string_view word = words[i];
+    if (word.empty()) continue;
+    const bool may_prepend = metaspace_->prepend == Prepend::kAlways ||
+                             (metaspace_->prepend == Prepend::kFirst && at_start && i == 0);
+    std::string text = absl::StrReplaceAll(ToAbsl(word), {{" ", metaspace_->replacement}});
+    if (may_prepend && !text.starts_with(metaspace_->replacement)) {
+      text.insert(0, metaspace_->replacement);
+    }
+    marked.push_back(texts->emplace_back(std::move(text)));
+  }
+  if (!metaspace_split_.has_value()) return marked;
+  return metaspace_split_->Split(marked);
 }
 
 absl::StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids,
                                               bool skip_special) const {
+  using First = DecoderRule::First;
   std::string bytes;
+  bool first = true;
   for (size_t i = 0; i < ids.size(); ++i) {
     if (!HasToken(ids[i])) {
       return absl::InvalidArgumentError(Concat("token id ", ids[i], " at index ", i,
                                                " is not in the vocabulary of ", vocab_size()));
     }
-    if (!skip_special || !IsSpecial(ids[i])) bytes.append(TokenBytes(ids[i]));
+    if (skip_special && IsSpecial(ids[i])) continue;
+    bytes.append(TokenBytes(ids[i]));
+    if (std::exchange(first, false) && decoder_.first == First::kWithoutSpaces) {
+      std::erase(bytes, ' ');
+    }
   }
+  if (decoder_.first == First::kWithoutSpace && bytes.starts_with(' ')) bytes.erase(0, 1);
   std::string text;
   text.reserve(bytes.size());
   if (AppendCharacters(bytes, &text) < bytes.size()) text.append(kReplacementCharacter);

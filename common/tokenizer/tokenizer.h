@@ -1,16 +1,19 @@
-// Text to token ids and back: byte-level BPE as Hugging Face's tokenizer.json describes it (GPT-2,
-// Llama-3, Qwen2 and Qwen3), with the same ids as Hugging Face's own library.
+// Text to token ids and back, as Hugging Face's tokenizer.json describes it: byte-level BPE (GPT-2,
+// Llama-3, Qwen), BPE of characters (Llama-2, Mistral, Gemma) and Unigram (T5), with the same ids
+// as Hugging Face's own library; or as tiktoken.model does (Kimi).
 #ifndef COMMON_TOKENIZER_TOKENIZER_H_
 #define COMMON_TOKENIZER_TOKENIZER_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -19,12 +22,12 @@
 #include "common/tokenizer/bpe/added_tokens.h"
 #include "common/tokenizer/bpe/bpe.h"
 #include "common/tokenizer/sidecar_files.h"
+#include "common/tokenizer/tokenizer_json.h"
+#include "common/tokenizer/unigram/unigram.h"
 #include "common/tokenizer/words/normalizer.h"
 #include "common/tokenizer/words/split_pattern.h"
 
 namespace baton {
-
-struct TokenizerSpec;
 
 // Immutable once loaded: every member may be called from any thread at any time.
 class Tokenizer {
@@ -32,12 +35,16 @@ class Tokenizer {
   // The longest text that Encode accepts.
   static constexpr size_t kMaxTextBytes = 64 << 20;
 
-  // Loads tokenizer.json and what stands beside it (sidecar_files.h). NotFound without
-  // tokenizer.json; InvalidArgument for a malformed file, Unimplemented for a setting that would
-  // change results and isn't supported: both name the file and the key.
+  // Loads tokenizer.json, or tiktoken.model without it, and what stands beside it
+  // (sidecar_files.h). NotFound without either; InvalidArgument for a malformed file, Unimplemented
+  // for a setting that would change results and isn't supported: both name the file and the key.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& directory);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> LoadFromJson(std::string_view tokenizer_json,
                                                                  const TokenRoles& roles = {});
+  // The same for tiktoken.model and the text of tokenizer_config.json, which may be empty.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> LoadFromTiktoken(std::string_view file,
+                                                                     std::string_view config,
+                                                                     const TokenRoles& roles = {});
 
   // The ids of `text`. `add_special_tokens` adds what the model expects around a text (Llama-3's
   // <|begin_of_text|>). Without `parse_special` the text of a special token is text like any other:
@@ -54,7 +61,8 @@ class Tokenizer {
   absl::StatusOr<std::vector<int32_t>> EncodeMarked(std::string_view text,
                                                     std::span<const ByteRange> plain) const;
 
-  // The text of `ids`; ill-formed UTF-8 becomes U+FFFD. InvalidArgument for an id without token.
+  // The text of `ids`; ill-formed UTF-8 becomes U+FFFD, and a space that stands for a text's
+  // beginning is left out. InvalidArgument for an id without token.
   absl::StatusOr<std::string> Decode(std::span<const int32_t> ids, bool skip_special) const;
 
   // One more than the largest id. Ids below it may be unused; the model's own vocabulary may be
@@ -88,7 +96,13 @@ class Tokenizer {
     bool special = false;
   };
 
-  Tokenizer(BpeModel bpe, Normalizer normalizer, const TokenizerSpec& spec);
+  using Model = std::variant<BpeModel, UnigramModel>;
+
+  Tokenizer(Model model, Normalizer normalizer, const TokenizerSpec& spec);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTiktoken(const std::string& directory,
+                                                                 const absl::Status& no_json);
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(const TokenizerSpec& spec,
+                                                           const TokenRoles& roles);
 
   bool InRange(int32_t id) const { return id >= 0 && id < vocab_size(); }
   void AddToken(int32_t id, const std::string& spelling, bool special);
@@ -97,18 +111,26 @@ class Tokenizer {
   absl::Status SetRoles(const TokenRoles& roles);
   absl::Status EncodeText(std::string_view text, bool parse_special,
                           std::span<const ByteRange> plain, std::vector<int32_t>* ids) const;
-  absl::Status EncodeBetweenRawTokens(std::string_view text, bool parse_special,
+  absl::Status EncodeBetweenRawTokens(std::string_view text, bool at_start, bool parse_special,
                                       std::span<const ByteRange> plain, BpeScratch* scratch,
                                       std::vector<int32_t>* ids) const;
-  absl::Status EncodeWords(std::string_view text, BpeScratch* scratch,
+  absl::Status EncodeWords(std::string_view text, bool at_start, BpeScratch* scratch,
                            std::vector<int32_t>* ids) const;
+  absl::StatusOr<std::vector<std::string_view>> MarkSpaces(
+      const std::vector<std::string_view>& words, bool at_start,
+      std::deque<std::string>* texts) const;
+  std::string BytesOf(const std::string& spelling) const;
 
-  const BpeModel bpe_;
+  const Model model_;
   const Normalizer normalizer_;
+  const bool byte_level_;
+  const DecoderRule decoder_;
   // How words are cut: TokenizerSpec says in which order.
   std::vector<SplitPattern> splits_;
   const bool add_prefix_space_;
   std::optional<SplitPattern> byte_level_split_;
+  std::optional<MetaspaceRule> metaspace_;
+  std::optional<SplitPattern> metaspace_split_;
   std::vector<int32_t> prefix_ids_;
   std::vector<int32_t> suffix_ids_;
   AddedTokenMatcher raw_added_;         // matched before normalization,

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -23,6 +24,23 @@ namespace baton {
 // have 262,144 tokens.
 inline constexpr int32_t kMaxVocabSize = 1 << 20;
 
+// Spaces become `replacement`, which is put before a text too; words begin with it.
+struct MetaspaceRule {
+  enum class Prepend { kNever, kFirst, kAlways };  // kFirst: at the whole text's beginning alone.
+  std::string replacement;
+  Prepend prepend = Prepend::kAlways;
+  bool split = true;
+};
+
+// How the spellings of tokens become text, where they are not those of bytes.
+struct DecoderRule {
+  enum class First { kAsIs, kWithoutSpace, kWithoutSpaces };
+  std::vector<std::pair<std::string, std::string>> replacements;  // In order.
+  bool byte_fallback = false;                                     // "<0x0A>" is a byte.
+  bool fused = false;
+  First first = First::kAsIs;  // What becomes of spaces that a text's first token begins with.
+};
+
 struct TokenizerSpec {
   std::vector<NormalizerStep> normalizer;  // in order
   // How words are cut: by `splits` in order, then a space is put before each piece that doesn't
@@ -30,12 +48,18 @@ struct TokenizerSpec {
   std::vector<SplitRule> splits;
   bool add_prefix_space = false;
   std::optional<SplitRule> byte_level_split;
-  std::vector<VocabEntry> vocab;  // ids are unique and in [0, kMaxVocabSize)
+  bool byte_level = false;  // Tokens spell bytes (bpe.h); else they spell characters.
+  std::optional<MetaspaceRule> metaspace;  // Behind `splits`.
+  std::vector<VocabEntry> vocab;           // ids are unique and in [0, kMaxVocabSize)
   std::vector<MergeRule> merges;
-  bool ignore_merges = false;
+  BpeOptions bpe;
+  bool is_unigram = false;               // Then `vocab` is in the order of ids and has
+  std::vector<double> scores;            // a score each, and there are no merges.
+  int32_t unk_id = 0;                    // is_unigram.
   std::vector<AddedToken> added_tokens;  // ids agree with `vocab` where both have the content
   std::vector<int32_t> prefix_ids;       // what add_special_tokens puts before the text,
   std::vector<int32_t> suffix_ids;       // and after it
+  DecoderRule decoder;
 };
 
 // InvalidArgument for what is malformed or inconsistent, Unimplemented for what is valid and not

@@ -15,6 +15,7 @@
 
 #include "common/base/random.h"
 #include "common/tokenizer/test_tokenizer.h"
+#include "common/tokenizer/tiktoken_file.h"
 
 namespace baton {
 namespace {
@@ -148,8 +149,8 @@ const std::vector<BrokenRow>& BrokenRows() {
       {"unknown key", [](json& j) { j["extra"] = 1; }, kUnsupported, "extra: unknown key"},
       {"version", [](json& j) { j["version"] = "2.0"; }, kUnsupported, "version: is \"2.0\""},
       {"no model", [](json& j) { j.erase("model"); }, kMalformed, "model: is missing"},
-      {"model type", [](json& j) { j["model"]["type"] = "Unigram"; }, kUnsupported,
-       "model.type: is \"Unigram\"; supported: BPE"},
+      {"model type", [](json& j) { j["model"]["type"] = "WordPiece"; }, kUnsupported,
+       "model.type: is \"WordPiece\"; supported: BPE and Unigram"},
       {"model key", [](json& j) { j["model"]["max_input_chars"] = 100; }, kUnsupported,
        "model.max_input_chars: unknown key"},
       {"dropout", [](json& j) { j["model"]["dropout"] = 0.1; }, kUnsupported, "model.dropout"},
@@ -190,7 +191,7 @@ const std::vector<BrokenRow>& BrokenRows() {
       {"nested normalizer",
        [](json& j) {
          j["normalizer"] = {{"type", "Sequence"},
-                            {"normalizers", {{{"type", "NFC"}}, {{"type", "Precompiled"}}}}};
+                            {"normalizers", {{{"type", "NFC"}}, {{"type", "Nmt"}}}}};
        },
        kUnsupported, "normalizer.normalizers[1].type"},
       {"replace without pattern",
@@ -204,12 +205,62 @@ const std::vector<BrokenRow>& BrokenRows() {
        },
        kMalformed, "normalizer.pattern.String"},
       {"no pre_tokenizer", [](json& j) { j.erase("pre_tokenizer"); }, kUnsupported,
-       "pre_tokenizer.type"},
+       "decoder.type: is \"ByteLevel\"; supported: "},
       {"pre_tokenizer",
        [](json& j) {
-         j["pre_tokenizer"] = {{"type", "Metaspace"}};
+         j["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
        },
-       kUnsupported, "pre_tokenizer.type: is \"Metaspace\"; supported: ByteLevel, after"},
+       kUnsupported, "pre_tokenizer.type: is \"UnicodeScripts\"; supported: any number of Split"},
+      {"metaspace",
+       [](json& j) {
+         j["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "__"}};
+       },
+       kMalformed, "pre_tokenizer.replacement: is \"__\"; expected one character"},
+      {"metaspace's scheme",
+       [](json& j) {
+         j["pre_tokenizer"] = {
+             {"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "last"}};
+       },
+       kUnsupported, "pre_tokenizer.prepend_scheme"},
+      {"decoder of characters",
+       [](json& j) {
+         j["pre_tokenizer"] = nullptr;
+         j["decoder"] = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+       },
+       kUnsupported, "decoder.type: is \"Strip\""},
+      {"charsmap",
+       [](json& j) {
+         j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "BAAA"}};
+       },
+       kMalformed, "normalizer: precompiled_charsmap: is cut off"},
+      {"charsmap's trie",
+       [](json& j) {
+         j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "/////w=="}};
+       },
+       kMalformed, "its trie is cut off"},
+      {"charsmap's base64",
+       [](json& j) {
+         j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "!"}};
+       },
+       kMalformed, "normalizer.precompiled_charsmap"},
+      {"unigram without scores",
+       [](json& j) {
+         j["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", {"a"}}};
+       },
+       kMalformed, "model.vocab[0]"},
+      {"unigram's unknown",
+       [](json& j) {
+         j["model"] = {
+             {"type", "Unigram"}, {"unk_id", 1}, {"vocab", json::array({json::array({"a", 0.5})})}};
+       },
+       kMalformed, "model.unk_id"},
+      {"unknown token",
+       [](json& j) {
+         j["pre_tokenizer"] = nullptr;
+         j["decoder"] = {{"type", "Fuse"}};
+         j["model"]["unk_token"] = "<none>";
+       },
+       kMalformed, "model.unk_token \"<none>\" is not in model.vocab"},
       {"nothing after ByteLevel",
        [](json& j) {
          const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
@@ -228,12 +279,12 @@ const std::vector<BrokenRow>& BrokenRows() {
        [](json& j) {
          j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", json::array()}};
        },
-       kUnsupported, "pre_tokenizer"},
+       kUnsupported, "decoder.type"},
       {"post_processor",
        [](json& j) {
          j["post_processor"] = {{"type", "BertProcessing"}};
        },
-       kUnsupported, "post_processor.type"},
+       kMalformed, "post_processor.cls"},
       {"decoder",
        [](json& j) {
          j["decoder"] = {{"type", "WordPiece"}};
@@ -300,8 +351,7 @@ TEST(TokenizerTest, RefusesBrokenSplitsAndTemplatesByName) {
   EXPECT_THAT(split_error("pattern", {{"String", ""}}), HasSubstr("pattern.String"));
   EXPECT_THAT(split_error("pattern", {{"Regex", "\\w+"}}), HasSubstr("\"\\w\" at byte 0"));
   EXPECT_THAT(split_error("pattern", {{"Regex", "(a"}}), HasSubstr("pre_tokenizer: regular"));
-  EXPECT_THAT(error("pre_tokenizer", split),
-              HasSubstr("supported: ByteLevel, after any number of Split"));
+  EXPECT_THAT(error("pre_tokenizer", split), HasSubstr("decoder.type"));
 
   const json text = {{"Sequence", {{"id", "A"}}}};
   const json begin = {{"SpecialToken", {{"id", "<s>"}}}};
@@ -453,6 +503,23 @@ TEST_F(LoadTest, ErrorsNameTheFile) {
   Write("generation_config.json", "{}");
   Write("config.json", R"({"bos_token_id": -2})");
   EXPECT_THAT(error(), HasSubstr("config.json: bos_token_id: is -2"));
+}
+
+TEST(TokenizerTest, TiktokenFilesThatAreBroken) {
+  const auto error = [](std::string_view file, std::string_view config = "") {
+    return std::string(ParseTiktoken(file, config).status().message());
+  };
+  EXPECT_EQ(error("YQ== 0\nYg== 1\r\n\nYWI= 2\n"), "");
+  EXPECT_EQ(error("YQ== 0\nb! 1\n"), "line 2: expected a token in base64 and its rank");
+  EXPECT_THAT(error("YQ==\n"), HasSubstr("line 1"));
+  EXPECT_THAT(error("YQ== -1\n"), HasSubstr("line 1"));
+  EXPECT_THAT(error("YQ== 99999999\n"), HasSubstr("line 1"));
+  EXPECT_EQ(error("YQ== 0\nYQ== 1\n"), "line 2: this token stands there twice");
+  EXPECT_EQ(error("YQ== 0\nYg== 0\n"), "two tokens have the rank 0");
+  EXPECT_THAT(error("YQ== 0\n", R"({"added_tokens_decoder": {"x": {"content": "a"}}})"),
+              HasSubstr("tokenizer_config.json: added_tokens_decoder.x"));
+  EXPECT_THAT(error("YQ== 0\n", R"({"added_tokens_decoder": {"0": {"content": "b"}}})"),
+              HasSubstr("is another token's"));
 }
 
 }  // namespace

@@ -27,6 +27,8 @@ inline constexpr uint32_t kGrowthVersion = 6;
 inline constexpr uint32_t kStructureVersion = 6;
 // The first in which a decode service keeps prompts' KV, and stages send from Ticket.first_page on.
 inline constexpr uint32_t kFirstPageVersion = 7;
+// The first whose workers keep reasoning to TextStructure.reasoning_budget.
+inline constexpr uint32_t kReasoningBudgetVersion = 7;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {

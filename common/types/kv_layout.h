@@ -26,18 +26,21 @@ struct LayerRange {
 // (docs/performance.md).
 inline constexpr size_t kKvPartBytes = size_t{4} << 20;
 
-// The KV of one page: [layer][K/V][head][token][dim], so that one stage's layers are one run.
+// The KV of one page: [layer][plane][head][token][row], so that one stage's layers are one run.
+// Planes are keys and values, or one of rows that both are computed from (latent attention).
 struct KvLayout {
   int layers = 0;  // In the whole model.
   int kv_heads = 0;
-  int head_dim = 0;
+  int head_dim = 0;   // Elements of a row.
   int page_size = 0;  // Tokens.
   int bytes_per_element = 4;
+  int planes = 2;
 
-  // Bytes of one layer of one page, K and V together.
+  // Bytes of one layer of one page, all planes together.
   size_t BytesPerLayer() const {
-    return size_t{2} * static_cast<size_t>(kv_heads) * static_cast<size_t>(page_size) *
-           static_cast<size_t>(head_dim) * static_cast<size_t>(bytes_per_element);
+    return static_cast<size_t>(planes) * static_cast<size_t>(kv_heads) *
+           static_cast<size_t>(page_size) * static_cast<size_t>(head_dim) *
+           static_cast<size_t>(bytes_per_element);
   }
   // Bytes of `range`'s layers of one page.
   size_t BandBytes(LayerRange range) const {
@@ -52,8 +55,8 @@ struct KvLayout {
   // Bytes of a whole page; nullopt if a field is not positive or the product exceeds `bytes_max`.
   // For values that a peer or a file claims.
   std::optional<int64_t> CheckedPageBytes(int64_t bytes_max) const {
-    int64_t bytes = 2;
-    for (const int factor : {layers, kv_heads, head_dim, page_size, bytes_per_element}) {
+    int64_t bytes = 1;
+    for (const int factor : {layers, kv_heads, head_dim, page_size, bytes_per_element, planes}) {
       if (factor < 1 || __builtin_mul_overflow(bytes, factor, &bytes) || bytes > bytes_max) {
         return std::nullopt;
       }

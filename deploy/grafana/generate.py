@@ -80,6 +80,8 @@ def heatmap(title, metric):
 
 
 IDLE = 'baton_stage_idle_seconds_total{reason!="no_request"}'
+ISSUED = "baton_plans_issued_total"
+BATCH = "baton_decode_batch_size"
 BUSY = "baton_stage_busy_seconds_total"
 MEDIAN_AND_TAIL = (0.5, 0.99)
 OUTCOME_COLORS = {"ok": "green", "invalid": "blue", "cancelled": "purple", "overloaded": "yellow",
@@ -199,12 +201,12 @@ DASHBOARDS = {
               help_text="Long waits come of long plans: --target-itl-ms bounds them."),
         panel("Plans issued by kind", "short", rate("baton_plans_issued_total", "kind"), stack=True),
         panel("Mixed share of plans that decode", "percentunit",
-              [("mixed", 'sum(rate(baton_plans_issued_total{kind="mixed"}[$__rate_interval]))'
-                         ' / (sum(rate(baton_plans_issued_total{kind!="prefill"}[$__rate_interval])) > 0)')], maximum=1),
+              [("mixed", f'sum(rate({ISSUED}{{kind="mixed"}}[$__rate_interval]))'
+                         f' / (sum(rate({ISSUED}{{kind!="prefill"}}[$__rate_interval])) > 0)')], maximum=1),
         panel("Requests in a decode step", "short",
               [("{{instance_id}}",
-                'sum by (instance_id) (rate(baton_decode_batch_size_sum{role="prefill"}[$__rate_interval]))'
-                ' / (sum by (instance_id) (rate(baton_decode_batch_size_count{role="prefill"}[$__rate_interval])) > 0)')]),
+                f'sum by (instance_id) (rate({BATCH}_sum{{role="prefill"}}[$__rate_interval]))'
+                f' / (sum by (instance_id) (rate({BATCH}_count{{role="prefill"}}[$__rate_interval])) > 0)')]),
         panel("Prompts computed in part", "short",
               [("{{instance_id}}", "max by (instance_id) (baton_prompts_chunked)")]),
         row("Memory"),

@@ -24,9 +24,14 @@ int Report(const char* command, const absl::Status& status) {
 
 absl::StatusOr<std::string> ArchitectureOf(const std::string& family) {
   static constexpr std::pair<std::string_view, const char*> kFamilies[] = {
-      {"llama", "LlamaForCausalLM"},     {"qwen2", "Qwen2ForCausalLM"},
-      {"qwen3", "Qwen3ForCausalLM"},     {"qwen3-moe", "Qwen3MoeForCausalLM"},
-      {"mistral", "MistralForCausalLM"}, {"mixtral", "MixtralForCausalLM"},
+      {"llama", "LlamaForCausalLM"},
+      {"qwen2", "Qwen2ForCausalLM"},
+      {"qwen3", "Qwen3ForCausalLM"},
+      {"qwen3-moe", "Qwen3MoeForCausalLM"},
+      {"mistral", "MistralForCausalLM"},
+      {"mixtral", "MixtralForCausalLM"},
+      {"deepseek-v2", "DeepseekV2ForCausalLM"},
+      {"deepseek-v3", "DeepseekV3ForCausalLM"},
   };
   for (const auto& [name, architecture] : kFamilies) {
     if (name == family) return std::string(architecture);
@@ -58,13 +63,21 @@ absl::Status Info(const std::string& model_path) {
                                                            millions(model.ActiveParameters()))));
   row("layers", absl::StrCat(model.num_hidden_layers));
   row("hidden size", absl::StrCat(model.hidden_size));
-  row("heads", absl::StrCat(model.num_attention_heads, " query, ", model.num_key_value_heads,
-                            " key-value, of ", model.head_dim, " each"));
+  const LatentAttention& latent = model.latent;
+  row("heads", latent.kv_rank > 0
+                   ? absl::StrCat(model.num_attention_heads, " over latent rows of ",
+                                  latent.kv_rank, " + ", latent.rope_dim, "; keys of ",
+                                  latent.key_dim(), ", values of ", latent.value_dim)
+                   : absl::StrCat(model.num_attention_heads, " query, ", model.num_key_value_heads,
+                                  " key-value, of ", model.head_dim, " each"));
   row("intermediate size", absl::StrCat(model.intermediate_size));
   if (sparse_layers > 0) {
     row("experts",
         absl::StrCat(model.experts.count, ", ", model.experts.active, " for each token, of size ",
-                     model.experts.inner, ", in ", sparse_layers, " layers"));
+                     model.experts.inner, ", in ", sparse_layers, " layers",
+                     model.experts.shared_inner == 0
+                         ? std::string()
+                         : absl::StrCat("; shared ones of size ", model.experts.shared_inner)));
   }
   if (model.sliding_window > 0) row("window", absl::StrCat(model.sliding_window, " tokens"));
   row("vocabulary",
@@ -78,8 +91,7 @@ absl::Status Info(const std::string& model_path) {
   row("end of sequence", absl::StrJoin(model.eos_token_ids, ", "));
   row("torch_dtype", model.torch_dtype.empty() ? "not said" : model.torch_dtype);
   const auto kv_bytes = [&](ElementType type) {
-    return absl::StrCat(int64_t{2} * model.kv_size() * model.num_hidden_layers *
-                            static_cast<int64_t>(ElementBytes(type)),
+    return absl::StrCat(model.kv(/*page_size=*/1, type).BandBytes({0, model.num_hidden_layers}),
                         " bytes (", ElementTypeName(type), ")");
   };
   row("KV per token",

@@ -192,9 +192,7 @@ v1::WorkerInfo WorkerRuntime::Describe(int grpc_port) const {
   fingerprint.dtype = ElementTypeName(executor_->activation_type());
   fingerprint.protocol_version = kProtocolVersion;
   fingerprint.oldest_protocol_version = kOldestProtocolVersion;
-  fingerprint.kv_layout = kv.layout();
-  fingerprint.kv_layout.layers = model_.num_hidden_layers;
-  fingerprint.kv_layout.kv_heads = model_.num_key_value_heads;
+  fingerprint.kv_layout = model_.kv(kv.page_size, kv.element_type);
   *info.mutable_fingerprint() = rpc::ToProto(fingerprint);
   if (tensor_rank().alone()) return info;
   *info.mutable_tensor_rank() = rpc::ToProto(tensor_rank());

@@ -111,7 +111,7 @@ std::optional<Placement> KvReceiver::Refuse(const char* reason, const absl::Stat
 // The runs of a message's bytes in each page: one run if the message has all heads of this process.
 std::vector<PageRun> KvReceiver::RunsOf(const KvPlacement& allowed) const {
   const KvGeometry& kv = options_.executor->kv();
-  const KvBand held{{0, kv.layers()}, kv.kv_heads, kv.HeadBytes()};
+  const KvBand held{{0, kv.layers()}, kv.kv_heads, kv.HeadBytes(), kv.planes};
   return MessageRuns(allowed.layers, allowed.heads, held, kv.head_begin, allowed.offset_bytes,
                      allowed.page_bytes);
 }

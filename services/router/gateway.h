@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -26,29 +27,6 @@
 #include "services/router/core/router_core.h"
 
 namespace baton::router {
-
-// What a client asked for, unchecked. Numbers are wide so that a value outside the contract's type
-// arrives here and is refused with the same message on both fronts. nullopt: the default.
-struct SamplingRequest {
-  std::optional<double> temperature;
-  std::optional<int64_t> top_k;
-  std::optional<double> top_p;
-  std::optional<double> min_p;
-  std::optional<uint64_t> seed;  // A negative seed of HTTP is taken modulo 2^64.
-  std::vector<std::string> stop;
-  std::vector<int64_t> stop_token_ids;
-  bool ignore_eos = false;
-  std::optional<int64_t> max_tokens;
-  int64_t min_tokens = 0;
-  bool logprobs = false;
-  int64_t top_logprobs = 0;
-  bool prompt_logprobs = false;  // With top_logprobs alternatives; comes as OnPromptTokens.
-  std::optional<double> presence_penalty;
-  std::optional<double> frequency_penalty;
-  std::optional<double> repetition_penalty;
-  std::vector<std::pair<int64_t, double>> logit_bias;  // Token id, bias.
-  std::optional<v1::TextStructure> structure;          // What the text must be.
-};
 
 // How tokens become text.
 struct TextOptions {
@@ -87,11 +65,12 @@ struct GenerateCall {
   bool add_special_tokens = true;
   // Keeps only the last tokens of the prompt: so many, or with -1 as many as fit beside max_tokens.
   std::optional<int64_t> truncate_prompt_tokens;
-  SamplingRequest sampling;
+  v1::SamplingParams sampling;  // As the client asked, unchecked; absent fields have defaults.
   TextOptions text;
-  int64_t timeout_ms = 0;  // From arrival; 0: --request-timeout-ms, which also bounds it.
-  std::string cache_salt;  // Only prompts with the same one share cached KV.
-  int64_t priority = 0;    // Higher is served sooner (common/types/turn.h).
+  int64_t timeout_ms = 0;   // From arrival; 0: --request-timeout-ms, which also bounds it.
+  std::string cache_salt;   // Only prompts with the same one share cached KV.
+  int64_t priority = 0;     // Higher is served sooner (common/types/turn.h).
+  std::string routing_key;  // Requests with the same one belong together; empty: none was given.
   std::vector<std::string> warnings;  // What the front has to say; comes back in the outcome.
   FieldNames names;
   tracing::TraceContext caller;  // Whose trace it goes on with; "no trace": it begins one.
@@ -228,6 +207,9 @@ class Gateway {
   // Prompt and output of the largest request that the KV caches hold now, at most the model's
   // context; while no pair of workers is ready, as it was last.
   virtual int largest_request_tokens() const { return model_info().max_context_tokens(); }
+
+  // The header, or metadata, that has a request's routing key; empty: there is none.
+  virtual std::string_view hash_header() const { return ""; }
 
   // What a request would meet now: ready if it would be served or wait for a pair of workers that
   // is expected; not ready if it would be refused.

@@ -72,6 +72,7 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
   config.heartbeat_interval_ms = options.heartbeat_interval_ms();
   config.lease_ms = options.lease_ms();
   config.log_requests = options.log_requests() != "off";
+  config.hash_header = options.hash_header();
   config.policy = ParsePolicy(options.load_balance_policy());
   return config;
 }

@@ -53,7 +53,8 @@ struct RouterConfig {
   int64_t heartbeat_interval_ms = 500;
   int64_t lease_ms = 2000;
   bool log_requests = true;
-  Policy policy = Policy::kLeastLoad;
+  Policy policy = Policy::kCost;
+  std::string hash_header;  // Has requests' routing keys; empty: none.
 };
 
 // From the process's options and its model's config.json.

@@ -109,6 +109,16 @@ void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& w
           last_.leases_expired_total, {});
   advance(Metric::kAccountingErrorsTotal, load.accounting_errors_total,
           last_.accounting_errors_total, {});
+  const PredictionCounts& now = load.predictions;
+  const PredictionCounts& before = last_.predictions;
+  const Metric choices = Metric::kRouterChoicesTotal;
+  advance(choices, now.cached_total, before.cached_total, {"cached"});
+  advance(choices, now.passed_over_total, before.passed_over_total, {"passed_over"});
+  advance(choices, now.uncached_total, before.uncached_total, {"uncached"});
+  advance(Metric::kRouterPredictedCachedTokensTotal, now.predicted_tokens_total,
+          before.predicted_tokens_total, {});
+  advance(Metric::kRouterCachedTokensTotal, now.cached_tokens_total, before.cached_tokens_total,
+          {});
   last_ = load;
   drain_.Update(metrics_, load.drain, draining);
   std::map<std::pair<std::string, std::string>, int> counts;

@@ -241,6 +241,13 @@ void RouterShell::Begin(std::unique_ptr<Session> session) {
   event.prompt_logprobs = request.sampling.prompt_logprobs();
   event.clip = request.clip;
   event.priority = request.priority;
+  if (request.sampling.has_structure()) {
+    event.protocol_version = request.sampling.structure().has_reasoning_budget()
+                                 ? kReasoningBudgetVersion
+                                 : kStructureVersion;
+  }
+  event.prefix = request.prefix;
+  event.routing_key = request.routing_key;
   sessions_.emplace(request.call_id, std::move(session));
   Dispatch(std::move(event));
 }
@@ -399,24 +406,18 @@ void RouterShell::Refresh(int64_t now_us) {
   refreshed_us_ = now_us;
   changed_ = false;
   const Membership& members = core_.membership();
-  const size_t pairs = members.ReadyPairs().size();
+  const size_t pairs = members.CountReadyPairs();
   // What a request would meet: it is served, or waits for a pair that is expected.
   const bool open = core_.outlook(now_us) != Outlook::kRefused;
   const std::string missing = pairs > 0 ? "" : members.WhatIsMissing();
   const std::vector<Worker> workers = members.Workers();
   const int64_t fits = members.LargestContext();
-  std::string unstructured;
-  for (const Worker& worker : workers) {
-    const auto version = worker.info.fingerprint.protocol_version;
-    if (version < kStructureVersion) unstructured = worker.info.instance.id;
-  }
   bool draining = false;
   bool was_ready = false;
   bool ready = false;
   {
     MutexLock lock(&mutex_);
     was_ready = readiness_.ready;
-    unstructured_worker_ = std::move(unstructured);
     draining = draining_;
     // While no pair is ready, what fitted last is the best guess.
     if (fits > 0) largest_request_tokens_ = std::min<int64_t>(fits, config_.max_context_tokens);

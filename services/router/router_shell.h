@@ -77,6 +77,7 @@ class RouterShell : public Gateway {
     metrics_->CountToolCalls(parsed, malformed);
   }
   int largest_request_tokens() const override;
+  std::string_view hash_header() const override { return config_.hash_header; }
   Readiness readiness() const override;
   std::string ScrapeMetrics() const override { return metrics_->Scrape(); }
   // For the HTTP front; the shell outlives it.
@@ -176,7 +177,6 @@ class RouterShell : public Gateway {
   Readiness readiness_ ABSL_GUARDED_BY(mutex_);
   int64_t largest_request_tokens_ ABSL_GUARDED_BY(mutex_);
   // A worker that keeps no text to a structure; empty: there is none.
-  std::string unstructured_worker_ ABSL_GUARDED_BY(mutex_);
 
   EventLoop loop_;
   // Everything below belongs to the loop's thread.

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "services/router/core/prefix_keys.h"
 #include "services/router/router_shell.h"
 
 namespace baton::router {
@@ -90,15 +91,8 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call, std::shared_ptr<
 }
 
 absl::Status RouterShell::CheckStructure(const GenerateCall& call) {
-  if (!call.sampling.structure.has_value()) return absl::OkStatus();
-  BATON_RETURN_IF_ERROR(structures_.Check(*call.sampling.structure, call.names.structure));
-  MutexLock lock(&mutex_);
-  if (unstructured_worker_.empty()) return absl::OkStatus();
-  return WithLeg(
-      absl::UnavailableError(absl::StrCat(
-          "structured output needs workers of protocol version ", kStructureVersion, ", and ",
-          unstructured_worker_, " is of an older one; try again when it has been upgraded")),
-      "router", unstructured_worker_);
+  if (!call.sampling.has_structure()) return absl::OkStatus();
+  return structures_.Check(call.sampling.structure(), call.names.structure);
 }
 
 absl::Status RouterShell::TakeSlot() {
@@ -131,14 +125,16 @@ absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t a
   BATON_RETURN_IF_ERROR(CheckPromptLogprobs(call, request.prompt_ids.size()));
   request.warnings = std::move(call.warnings);
   request.length_note = DefaultNote(call, request.prompt_ids.size(), limits_);
-  request.clip = !call.sampling.max_tokens.has_value();
+  request.clip = !call.sampling.has_max_tokens();
   request.names = call.names;
-  request.prompt_only = call.sampling.max_tokens == 0;
+  request.prompt_only = call.sampling.has_max_tokens() && call.sampling.max_tokens() == 0;
   request.text = call.text;
   request.request_id =
       call.request_id.empty() ? "req-" + RandomHex(12) : std::move(call.request_id);
   request.endpoint = call.endpoint;
   request.cache_salt = std::move(call.cache_salt);
+  request.prefix = PrefixKeys(request.prompt_ids, request.cache_salt);
+  if (!call.routing_key.empty()) request.routing_key = RoutingKey(call.routing_key);
   request.priority = static_cast<int>(call.priority);
   request.sampling = ResolveSampling(call.sampling, static_cast<int>(request.prompt_ids.size()),
                                      EntropySeed(), limits_);
@@ -208,6 +204,7 @@ void RouterShell::FlushCache(std::function<void(absl::StatusOr<int>)> done) {
         caches.emplace_back(info.role, info.instance);
       }
     }
+    Dispatch(CachesFlushed{});
     legs_->FlushCaches(caches, done);
   });
   if (!posted) done(absl::UnavailableError("the router is shutting down"));

@@ -79,9 +79,10 @@ void RouterShell::HearLeg(Event event) {
   } else if (const auto* ended = std::get_if<DecodeEnded>(&event)) {
     Session* session = SessionOfAttempt(ended->attempt_id);
     if (session != nullptr) session->trace().EndStream(ended->outcome.status(), now_us);
-  } else if (const auto* prefilled = std::get_if<PrefillEnded>(&event)) {
+  } else if (auto* prefilled = std::get_if<PrefillEnded>(&event)) {
     Session* session = SessionOfAttempt(prefilled->attempt_id);
     if (session != nullptr) {
+      prefilled->cached_tokens = session->prefill_report().cached_tokens();
       session->trace().EndPrefill(prefilled->status, session->prefill_report(), now_us);
     }
   }

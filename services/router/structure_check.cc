@@ -12,7 +12,10 @@ namespace {
 // Without the name of its kind: the field says it.
 absl::Status Compiled(const v1::TextStructure& structure) {
   BATON_ASSIGN_OR_RETURN(const grammar::Source source, SourceOf(structure));
-  const absl::Status status = grammar::Compile(source).status();
+  // A bound of reasoning alone says nothing of the text behind it.
+  const bool bound_alone = source.kind == grammar::Source::Kind::kAnything;
+  const absl::Status status =
+      (bound_alone ? grammar::CompileClosing(source) : grammar::Compile(source)).status();
   if (status.ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StripPrefix(status.message(), Concat(grammar::NameOf(source.kind), ": ")));

@@ -1,12 +1,12 @@
 #include "services/router/validate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/engine/sampling/check_sampling.h"
 #include "common/tokenizer/words/utf8.h"
 #include "common/types/limits.h"
 #include "common/types/turn.h"
@@ -14,7 +14,6 @@
 namespace baton::router {
 namespace {
 
-constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 // What "-1" of truncate_prompt_tokens leaves for an answer of unspecified length.
 constexpr int64_t kTruncationRoom = 256;
 
@@ -51,20 +50,6 @@ absl::Status CheckRequestId(const std::string& id) {
   return absl::OkStatus();
 }
 
-// low <= value <= high, or low < value with `low_open`.
-absl::Status CheckReal(const std::string& field, const std::optional<double>& value, double low,
-                       double high, bool low_open, const std::string& range) {
-  if (!value.has_value()) return absl::OkStatus();
-  const bool above = low_open ? *value > low : *value >= low;
-  if (std::isfinite(*value) && above && *value <= high) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat("must be ", range, ", is ", *value));
-}
-
-absl::Status CheckInteger(const std::string& field, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat("must be from ", low, " to ", high, ", is ", value));
-}
-
 absl::Status CheckIds(const std::string& field, const std::vector<int64_t>& ids,
                       const RequestLimits& limits) {
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -76,81 +61,26 @@ absl::Status CheckIds(const std::string& field, const std::vector<int64_t>& ids,
   return absl::OkStatus();
 }
 
-absl::Status CheckStops(const SamplingRequest& sampling, const RequestLimits& limits) {
-  if (sampling.stop.size() > kMaxStops) {
-    return InvalidField("stop", absl::StrCat("must have at most ", kMaxStops, " strings, has ",
-                                             sampling.stop.size()));
-  }
-  for (const std::string& stop : sampling.stop) {
-    if (stop.empty()) return InvalidField("stop", "a stop string must not be empty");
-    if (stop.size() > kMaxStopBytes) {
-      return InvalidField("stop", absl::StrCat("a stop string must have at most ", kMaxStopBytes,
-                                               " bytes, one has ", stop.size()));
-    }
+absl::Status CheckSamplingOf(const GenerateCall& call, const RequestLimits& limits) {
+  const auto name = [&](std::string_view field) {
+    if (field == "max_tokens") return call.names.max_tokens;
+    if (field == "top_logprobs") return call.names.top_logprobs;
+    return std::string(field);
+  };
+  const SamplingBounds bounds = {
+      .vocab_size = limits.vocab_size,
+      .default_max_tokens = DefaultMaxTokens(limits),
+      .most_stop_token_ids = kMaxStopTokenIds - std::min(kMaxStopTokenIds, limits.end_ids.size())};
+  BATON_RETURN_IF_ERROR(CheckSampling(call.sampling, bounds, name));
+  for (const std::string& stop : call.sampling.stop()) {
     BATON_RETURN_IF_ERROR(CheckUtf8("stop", stop));
   }
-  const size_t most_ids = kMaxStopTokenIds - std::min(kMaxStopTokenIds, limits.end_ids.size());
-  if (sampling.stop_token_ids.size() > most_ids) {
-    return InvalidField("stop_token_ids", absl::StrCat("must have at most ", most_ids, " ids, has ",
-                                                       sampling.stop_token_ids.size()));
-  }
-  return CheckIds("stop_token_ids", sampling.stop_token_ids, limits);
+  return absl::OkStatus();
 }
 
-absl::Status CheckLogitBias(const SamplingRequest& sampling, const RequestLimits& limits) {
-  if (sampling.logit_bias.size() > kMaxLogitBiases) {
-    return InvalidField("logit_bias", absl::StrCat("must have at most ", kMaxLogitBiases,
-                                                   " tokens, has ", sampling.logit_bias.size()));
-  }
-  std::vector<int64_t> ids;
-  for (const auto& [id, bias] : sampling.logit_bias) {
-    ids.push_back(id);
-    BATON_RETURN_IF_ERROR(
-        CheckReal("logit_bias", bias, -kMaxLogitBias, kMaxLogitBias, false, "from -100 to 100"));
-  }
-  BATON_RETURN_IF_ERROR(CheckIds("logit_bias", ids, limits));
-  std::sort(ids.begin(), ids.end());
-  const auto twice = std::adjacent_find(ids.begin(), ids.end());
-  if (twice == ids.end()) return absl::OkStatus();
-  return InvalidField("logit_bias", absl::StrCat("names the token ", *twice, " twice"));
-}
-
-absl::Status CheckPenalties(const SamplingRequest& sampling, const RequestLimits& limits) {
-  BATON_RETURN_IF_ERROR(
-      CheckReal("presence_penalty", sampling.presence_penalty, -2, 2, false, "from -2 to 2"));
-  BATON_RETURN_IF_ERROR(
-      CheckReal("frequency_penalty", sampling.frequency_penalty, -2, 2, false, "from -2 to 2"));
-  BATON_RETURN_IF_ERROR(CheckReal("repetition_penalty", sampling.repetition_penalty, 0, 2, true,
-                                  "greater than 0 and at most 2"));
-  return CheckLogitBias(sampling, limits);
-}
-
-absl::Status CheckSampling(const SamplingRequest& sampling, const FieldNames& names,
-                           const RequestLimits& limits) {
-  constexpr double kFloatMax = std::numeric_limits<float>::max();
-  BATON_RETURN_IF_ERROR(CheckReal("temperature", sampling.temperature, 0, kFloatMax, false,
-                                  "a finite number of at least 0"));
-  BATON_RETURN_IF_ERROR(
-      CheckReal("top_p", sampling.top_p, 0, 1, true, "greater than 0 and at most 1"));
-  BATON_RETURN_IF_ERROR(CheckReal("min_p", sampling.min_p, 0, 1, false, "from 0 to 1"));
-  BATON_RETURN_IF_ERROR(CheckInteger("top_k", sampling.top_k.value_or(-1), -1, kInt32Max));
-  BATON_RETURN_IF_ERROR(
-      CheckInteger(names.max_tokens, sampling.max_tokens.value_or(1), 0, kInt32Max));
-  BATON_RETURN_IF_ERROR(CheckInteger("min_tokens", sampling.min_tokens, 0, kInt32Max));
-  const int64_t max_tokens = sampling.max_tokens.value_or(DefaultMaxTokens(limits));
-  if (sampling.min_tokens > max_tokens) {
-    return InvalidField(
-        "min_tokens", absl::StrCat("must be at most ", names.max_tokens, " = ", max_tokens,
-                                   sampling.max_tokens.has_value() ? "" : " (the default)", ", is ",
-                                   sampling.min_tokens));
-  }
-  BATON_RETURN_IF_ERROR(
-      CheckInteger(names.top_logprobs, sampling.top_logprobs, 0, kMaxTopLogprobs));
-  if (sampling.top_logprobs > 0 && !sampling.logprobs && !sampling.prompt_logprobs) {
-    return InvalidField(names.top_logprobs, "needs logprobs to be set");
-  }
-  BATON_RETURN_IF_ERROR(CheckPenalties(sampling, limits));
-  return CheckStops(sampling, limits);
+// max_tokens if it was given.
+int64_t MaxTokensOr(const v1::SamplingParams& sampling, int64_t otherwise) {
+  return sampling.has_max_tokens() ? sampling.max_tokens() : otherwise;
 }
 
 absl::Status CheckChat(const std::string& field, const ChatPrompt& chat,
@@ -231,7 +161,7 @@ absl::Status CheckContext(const GenerateCall& call, size_t prompt_tokens,
         field, absl::StrCat("has ", prompt_tokens, " tokens; this model's maximum context length ",
                             "is ", context, " tokens, of which at least one is for the output"));
   }
-  const auto max_tokens = static_cast<size_t>(call.sampling.max_tokens.value_or(1));
+  const auto max_tokens = static_cast<size_t>(MaxTokensOr(call.sampling, 1));
   if (max_tokens <= context - prompt_tokens) return absl::OkStatus();
   return ContextOverflow(
       call.names.max_tokens,
@@ -242,9 +172,9 @@ absl::Status CheckContext(const GenerateCall& call, size_t prompt_tokens,
 }
 
 absl::Status CheckPromptLogprobs(const GenerateCall& call, size_t prompt_tokens) {
-  if (!call.sampling.prompt_logprobs) return absl::OkStatus();
+  if (!call.sampling.prompt_logprobs()) return absl::OkStatus();
   const auto tokens = static_cast<int64_t>(prompt_tokens);
-  const int64_t top = call.sampling.top_logprobs;  // At most kMaxTopLogprobs.
+  const int64_t top = call.sampling.top_logprobs();  // At most kMaxTopLogprobs.
   const int64_t wanted = tokens * (1 + top);
   if (wanted <= kMaxPromptLogprobs) return absl::OkStatus();
   const bool too_long = tokens > kMaxPromptLogprobs;
@@ -262,10 +192,10 @@ void TruncatePrompt(const GenerateCall& call, const RequestLimits& limits,
   if (!call.truncate_prompt_tokens.has_value()) return;
   int64_t kept = *call.truncate_prompt_tokens;
   if (kept == -1) {
-    const int64_t output = call.sampling.max_tokens.value_or(
-        limits.default_max_tokens > 0
-            ? limits.default_max_tokens
-            : std::min<int64_t>(kTruncationRoom, limits.max_context_tokens / 2));
+    const int64_t output = MaxTokensOr(
+        call.sampling, limits.default_max_tokens > 0
+                           ? limits.default_max_tokens
+                           : std::min<int64_t>(kTruncationRoom, limits.max_context_tokens / 2));
     kept = std::max<int64_t>(1, limits.max_context_tokens - std::max<int64_t>(1, output));
   }
   if (static_cast<int64_t>(ids.size()) > kept) ids.erase(ids.begin(), ids.end() - kept);
@@ -274,7 +204,7 @@ void TruncatePrompt(const GenerateCall& call, const RequestLimits& limits,
 std::string DefaultNote(const GenerateCall& call, size_t prompt_tokens,
                         const RequestLimits& limits) {
   const int64_t room = limits.max_context_tokens - static_cast<int64_t>(prompt_tokens);
-  if (call.sampling.max_tokens.has_value() || limits.default_max_tokens <= 0) return "";
+  if (call.sampling.has_max_tokens() || limits.default_max_tokens <= 0) return "";
   if (limits.default_max_tokens <= room) {
     return absl::StrCat(call.names.max_tokens, ": none was given, and the text was cut at the ",
                         "server's default of ", limits.default_max_tokens);
@@ -300,56 +230,41 @@ absl::Status CheckCall(const GenerateCall& call, const RequestLimits& limits) {
     return InvalidField("priority", absl::StrCat("must be from ", -kMaxPriority, " to ",
                                                  kMaxPriority, ", is ", call.priority));
   }
-  BATON_RETURN_IF_ERROR(CheckSampling(call.sampling, call.names, limits));
+  BATON_RETURN_IF_ERROR(CheckSamplingOf(call, limits));
   return CheckPrompt(call, limits);
 }
 
-v1::SamplingParams ResolveSampling(const SamplingRequest& sampling, int prompt_tokens,
+v1::SamplingParams ResolveSampling(v1::SamplingParams sampling, int prompt_tokens,
                                    uint64_t random_seed, const RequestLimits& limits) {
   const GenerationDefaults& defaults = limits.defaults;
-  const auto either = [](const auto& asked, const auto& by_model, auto openai) {
-    return asked.has_value() ? *asked : by_model.has_value() ? *by_model : openai;
+  const auto real = [](const std::optional<double>& by_model, float openai) {
+    return by_model.has_value() ? static_cast<float>(*by_model) : openai;
   };
-  v1::SamplingParams params;
-  params.set_temperature(
-      static_cast<float>(either(sampling.temperature, defaults.temperature, 1.0)));
-  params.set_top_k(static_cast<int32_t>(either(sampling.top_k, defaults.top_k, int64_t{-1})));
-  // A top_p that is positive as a double may be zero as a float, which the contract doesn't know.
-  params.set_top_p(std::max(static_cast<float>(either(sampling.top_p, defaults.top_p, 1.0)),
-                            std::numeric_limits<float>::min()));
-  params.set_min_p(static_cast<float>(either(sampling.min_p, defaults.min_p, 0.0)));
-  params.set_seed(sampling.seed.value_or(random_seed));
-  for (const std::string& stop : sampling.stop) params.add_stop(stop);
-  for (const int64_t id : sampling.stop_token_ids) {
-    params.add_stop_token_ids(static_cast<int32_t>(id));
+  if (!sampling.has_temperature()) sampling.set_temperature(real(defaults.temperature, 1));
+  if (!sampling.has_top_k()) {
+    sampling.set_top_k(static_cast<int32_t>(defaults.top_k.value_or(-1)));
   }
+  // A model's that is positive as a double may be zero as a float, which the contract doesn't know.
+  constexpr float kLeast = std::numeric_limits<float>::min();
+  if (!sampling.has_top_p()) sampling.set_top_p(std::max(real(defaults.top_p, 1), kLeast));
+  if (!sampling.has_min_p()) sampling.set_min_p(real(defaults.min_p, 0));
+  if (!sampling.has_repetition_penalty()) {
+    sampling.set_repetition_penalty(std::max(real(defaults.repetition_penalty, 1), kLeast));
+  }
+  if (!sampling.has_seed()) sampling.set_seed(random_seed);
   // Workers know the ids of generation_config.json; others are given to them as ids to stop at.
-  if (!sampling.ignore_eos) {
-    for (const int32_t id : limits.end_ids) params.add_stop_token_ids(id);
+  if (!sampling.ignore_eos()) {
+    for (const int32_t id : limits.end_ids) sampling.add_stop_token_ids(id);
   }
-  params.set_ignore_eos(sampling.ignore_eos || !limits.end_ids.empty());
+  sampling.set_ignore_eos(sampling.ignore_eos() || !limits.end_ids.empty());
   const int64_t room = int64_t{limits.max_context_tokens} - prompt_tokens;
   // 0 (only the prompt is read) runs as one token, which the session drops.
   const int64_t max_tokens =
-      std::max<int64_t>(1, std::min(room, sampling.max_tokens.value_or(DefaultMaxTokens(limits))));
-  params.set_max_tokens(static_cast<int32_t>(max_tokens));
-  params.set_min_tokens(static_cast<int32_t>(std::min(max_tokens, sampling.min_tokens)));
-  params.set_logprobs(sampling.logprobs);
-  params.set_top_logprobs(static_cast<int32_t>(sampling.top_logprobs));
-  params.set_prompt_logprobs(sampling.prompt_logprobs);
-  params.set_presence_penalty(static_cast<float>(sampling.presence_penalty.value_or(0)));
-  params.set_frequency_penalty(static_cast<float>(sampling.frequency_penalty.value_or(0)));
-  // As with top_p: positive as a double may be zero as a float.
-  params.set_repetition_penalty(std::max(
-      static_cast<float>(either(sampling.repetition_penalty, defaults.repetition_penalty, 1.0)),
-      std::numeric_limits<float>::min()));
-  if (sampling.structure.has_value()) *params.mutable_structure() = *sampling.structure;
-  for (const auto& [id, bias] : sampling.logit_bias) {
-    v1::LogitBias& entry = *params.add_logit_bias();
-    entry.set_token_id(static_cast<int32_t>(id));
-    entry.set_bias(static_cast<float>(bias));
-  }
-  return params;
+      std::max<int64_t>(1, std::min(room, MaxTokensOr(sampling, DefaultMaxTokens(limits))));
+  sampling.set_max_tokens(static_cast<int32_t>(max_tokens));
+  sampling.set_min_tokens(
+      static_cast<int32_t>(std::min<int64_t>(max_tokens, sampling.min_tokens())));
+  return sampling;
 }
 
 }  // namespace baton::router

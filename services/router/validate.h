@@ -71,7 +71,7 @@ std::string DefaultNote(const GenerateCall& call, size_t prompt_tokens,
 // Complete parameters for the legs: defaults filled in, max_tokens bounded by the context, the seed
 // drawn as `random_seed` if the client gave none. It is fixed here, once, so that a retry on
 // another pair gives the same text. `sampling` has passed CheckCall.
-v1::SamplingParams ResolveSampling(const SamplingRequest& sampling, int prompt_tokens,
+v1::SamplingParams ResolveSampling(v1::SamplingParams sampling, int prompt_tokens,
                                    uint64_t random_seed, const RequestLimits& limits);
 
 }  // namespace baton::router

@@ -35,6 +35,20 @@ GenerateCall GoodCall() {
   return call;
 }
 
+void AddBiases(v1::SamplingParams& sampling, const std::vector<std::pair<int, double>>& biases) {
+  for (const auto& [id, bias] : biases) {
+    v1::LogitBias& entry = *sampling.add_logit_bias();
+    entry.set_token_id(id);
+    entry.set_bias(static_cast<float>(bias));
+  }
+}
+void AddStops(v1::SamplingParams& sampling, const std::vector<std::string>& stops) {
+  for (const std::string& stop : stops) sampling.add_stop(stop);
+}
+void AddStopIds(v1::SamplingParams& sampling, const std::vector<int32_t>& ids) {
+  for (const int32_t id : ids) sampling.add_stop_token_ids(id);
+}
+
 struct Row {
   std::string field;
   std::function<void(GenerateCall&)> change;
@@ -46,75 +60,76 @@ std::vector<Row> BadSampling() {
     return [change](GenerateCall& call) { change(call.sampling); };
   };
   return {
-      {"temperature", sampling([](auto& s) { s.temperature = -0.1; }), "is -0.1"},
-      {"temperature", sampling([](auto& s) { s.temperature = kNan; }), "nan"},
-      {"temperature", sampling([](auto& s) { s.temperature = kInfinity; })},
-      {"temperature", sampling([](auto& s) { s.temperature = 1e300; })},
-      {"top_p", sampling([](auto& s) { s.top_p = 0; }), "greater than 0 and at most 1, is 0"},
-      {"top_p", sampling([](auto& s) { s.top_p = 1.5; })},
-      {"top_p", sampling([](auto& s) { s.top_p = kNan; })},
-      {"top_p", sampling([](auto& s) { s.top_p = -kInfinity; })},
-      {"min_p", sampling([](auto& s) { s.min_p = -0.5; })},
-      {"min_p", sampling([](auto& s) { s.min_p = 1.01; })},
-      {"min_p", sampling([](auto& s) { s.min_p = kNan; })},
-      {"top_k", sampling([](auto& s) { s.top_k = -2; })},
-      {"top_k", sampling([](auto& s) { s.top_k = int64_t{1} << 31; })},
-      {"max_tokens", sampling([](auto& s) { s.max_tokens = -5; }), "from 0 to 2147483647, is -5"},
-      {"max_tokens", sampling([](auto& s) { s.max_tokens = int64_t{1} << 40; })},
-      {"min_tokens", sampling([](auto& s) { s.min_tokens = -1; })},
+      {"temperature", sampling([](auto& s) { s.set_temperature(-0.1); }), "is -0.1"},
+      {"temperature", sampling([](auto& s) { s.set_temperature(kNan); }), "nan"},
+      {"temperature", sampling([](auto& s) { s.set_temperature(kInfinity); })},
+      {"temperature", sampling([](auto& s) { s.set_temperature(-kInfinity); })},
+      {"top_p", sampling([](auto& s) { s.set_top_p(0); }), "greater than 0 and at most 1, is 0"},
+      {"top_p", sampling([](auto& s) { s.set_top_p(1.5); })},
+      {"top_p", sampling([](auto& s) { s.set_top_p(kNan); })},
+      {"top_p", sampling([](auto& s) { s.set_top_p(-kInfinity); })},
+      {"min_p", sampling([](auto& s) { s.set_min_p(-0.5); })},
+      {"min_p", sampling([](auto& s) { s.set_min_p(1.01); })},
+      {"min_p", sampling([](auto& s) { s.set_min_p(kNan); })},
+      {"top_k", sampling([](auto& s) { s.set_top_k(-2); })},
+      {"max_tokens", sampling([](auto& s) { s.set_max_tokens(-5); }),
+       "from 0 to 2147483647, is -5"},
+      {"min_tokens", sampling([](auto& s) { s.set_min_tokens(-1); })},
       {"min_tokens", sampling([](auto& s) {
-         s.max_tokens = 4;
-         s.min_tokens = 5;
+         s.set_max_tokens(4);
+         s.set_min_tokens(5);
        }),
        "at most max_tokens = 4, is 5"},
-      {"min_tokens", sampling([](auto& s) { s.min_tokens = 17; }), "(the default)"},
+      {"min_tokens", sampling([](auto& s) { s.set_min_tokens(17); }), "(the default)"},
       {"top_logprobs", sampling([](auto& s) {
-         s.logprobs = true;
-         s.top_logprobs = 21;
+         s.set_logprobs(true);
+         s.set_top_logprobs(21);
        }),
        "from 0 to 20"},
       {"top_logprobs", sampling([](auto& s) {
-         s.logprobs = true;
-         s.top_logprobs = -1;
+         s.set_logprobs(true);
+         s.set_top_logprobs(-1);
        })},
-      {"top_logprobs", sampling([](auto& s) { s.top_logprobs = 1; }), "needs logprobs"},
-      {"presence_penalty", sampling([](auto& s) { s.presence_penalty = 2.1; }), "from -2 to 2"},
-      {"frequency_penalty", sampling([](auto& s) { s.frequency_penalty = -2.1; })},
-      {"frequency_penalty", sampling([](auto& s) { s.frequency_penalty = kNan; })},
-      {"repetition_penalty", sampling([](auto& s) { s.repetition_penalty = 0; }), "greater than 0"},
-      {"repetition_penalty", sampling([](auto& s) { s.repetition_penalty = 2.5; })},
+      {"top_logprobs", sampling([](auto& s) { s.set_top_logprobs(1); }), "needs logprobs"},
+      {"presence_penalty", sampling([](auto& s) { s.set_presence_penalty(2.1); }), "from -2 to 2"},
+      {"frequency_penalty", sampling([](auto& s) { s.set_frequency_penalty(-2.1); })},
+      {"frequency_penalty", sampling([](auto& s) { s.set_frequency_penalty(kNan); })},
+      {"repetition_penalty", sampling([](auto& s) { s.set_repetition_penalty(0); }),
+       "greater than 0"},
+      {"repetition_penalty", sampling([](auto& s) { s.set_repetition_penalty(2.5); })},
       {"logit_bias", sampling([](auto& s) {
-         s.logit_bias = {{1, 100.5}};
+         AddBiases(s, {{1, 100.5}});
        }),
        "from -100 to 100"},
       {"logit_bias", sampling([](auto& s) {
-         s.logit_bias = {{1, kNan}};
+         AddBiases(s, {{1, kNan}});
        })},
       {"logit_bias", sampling([](auto& s) {
-         s.logit_bias = {{100, 1}};
+         AddBiases(s, {{100, 1}});
        }),
        "outside the vocabulary"},
       {"logit_bias", sampling([](auto& s) {
-         s.logit_bias = {{3, 1}, {5, 1}, {3, 2}};
+         AddBiases(s, {{3, 1}, {5, 1}, {3, 2}});
        }),
        "token 3 twice"},
       {"logit_bias", sampling([](auto& s) {
-         s.logit_bias.assign(1025, {1, 1});
+         AddBiases(s, std::vector<std::pair<int, double>>(1025, {1, 1}));
        }),
        "at most 1024"},
-      {"stop", sampling([](auto& s) { s.stop = {""}; }), "empty"},
-      {"stop", sampling([](auto& s) { s.stop = {std::string(1025, 'x')}; }), "1025"},
-      {"stop", sampling([](auto& s) { s.stop.assign(17, "x"); }), "at most 16"},
+      {"stop", sampling([](auto& s) { AddStops(s, {""}); }), "empty"},
+      {"stop", sampling([](auto& s) { AddStops(s, {std::string(1025, 'x')}); }), "1025"},
+      {"stop", sampling([](auto& s) { AddStops(s, std::vector<std::string>(17, "x")); }),
+       "at most 16"},
       {"stop", sampling([](auto& s) {
-         s.stop = {"ok", "\xff"};
+         AddStops(s, {"ok", "\xff"});
        }),
        "UTF-8"},
-      {"stop_token_ids", sampling([](auto& s) { s.stop_token_ids = {100}; }), "0 to 99"},
+      {"stop_token_ids", sampling([](auto& s) { AddStopIds(s, {100}); }), "0 to 99"},
       {"stop_token_ids", sampling([](auto& s) {
-         s.stop_token_ids = {1, -1};
+         AddStopIds(s, {1, -1});
        }),
        "index 1"},
-      {"stop_token_ids", sampling([](auto& s) { s.stop_token_ids.assign(65, 1); })},
+      {"stop_token_ids", sampling([](auto& s) { AddStopIds(s, std::vector<int32_t>(65, 1)); })},
   };
 }
 
@@ -141,7 +156,7 @@ std::vector<Row> BadRequests() {
       {"max_tokens",
        [](auto& c) {
          c.prompt = TokenIdsPrompt(40, 1);
-         c.sampling.max_tokens = 11;
+         c.sampling.set_max_tokens(11);
        },
        "is 50 tokens, but 40 of the prompt and 11 of max_tokens are 51"},
       {"prompt", [](auto& c) { c.prompt = ChatPrompt{}; }, "empty"},
@@ -181,7 +196,7 @@ TEST(ValidateTest, FieldsAreCalledAsTheClientCallsThem) {
   call.names.max_tokens = "max_completion_tokens";
   call.prompt = ChatPrompt{};
   EXPECT_EQ(FieldOf(CheckCall(call, Limits())), "messages");
-  call.sampling.max_tokens = -1;
+  call.sampling.set_max_tokens(-1);
   EXPECT_EQ(FieldOf(CheckCall(call, Limits())), "max_completion_tokens");
 }
 
@@ -198,21 +213,21 @@ TEST(ValidateTest, AnotherModelIsNotFound) {
 
 TEST(ValidateTest, TheBordersAreIn) {
   GenerateCall call = GoodCall();
-  SamplingRequest& s = call.sampling;
-  s.temperature = 0;
-  s.top_p = 1;
-  s.min_p = 1;
-  s.top_k = 0;
-  s.max_tokens = 1;
-  s.min_tokens = 1;
-  s.logprobs = true;
-  s.top_logprobs = 20;
-  s.stop.assign(16, std::string(1024, 'x'));
-  s.stop_token_ids.assign(64, 99);
-  s.presence_penalty = -2;
-  s.frequency_penalty = 2;
-  s.repetition_penalty = 2;
-  s.logit_bias = {{0, -100}, {99, 100}};
+  v1::SamplingParams& s = call.sampling;
+  s.set_temperature(0);
+  s.set_top_p(1);
+  s.set_min_p(1);
+  s.set_top_k(0);
+  s.set_max_tokens(1);
+  s.set_min_tokens(1);
+  s.set_logprobs(true);
+  s.set_top_logprobs(20);
+  AddStops(s, std::vector<std::string>(16, std::string(1024, 'x')));
+  AddStopIds(s, std::vector<int32_t>(64, 99));
+  s.set_presence_penalty(-2);
+  s.set_frequency_penalty(2);
+  s.set_repetition_penalty(2);
+  AddBiases(s, {{0, -100}, {99, 100}});
   call.request_id = std::string(128, '~');
   call.prompt = TokenIdsPrompt(49, 99);
   EXPECT_EQ(CheckCall(call, Limits()), absl::OkStatus());
@@ -230,15 +245,15 @@ TEST(ValidateTest, SamplingIsCompletedAndBoundedByTheContext) {
   EXPECT_EQ(defaults.repetition_penalty(), 1);
   EXPECT_EQ(defaults.presence_penalty(), 0);
 
-  SamplingRequest request;
-  request.seed = 0;
-  request.min_tokens = 15;
-  request.temperature = 0;
-  request.top_p = 1e-300;
-  request.repetition_penalty = 1e-300;
-  request.frequency_penalty = 0.5;
-  request.prompt_logprobs = true;
-  request.logit_bias = {{7, -1.5}};
+  v1::SamplingParams request;
+  request.set_seed(0);
+  request.set_min_tokens(15);
+  request.set_temperature(0);
+  request.set_top_p(std::numeric_limits<float>::min());
+  request.set_repetition_penalty(std::numeric_limits<float>::min());
+  request.set_frequency_penalty(0.5);
+  request.set_prompt_logprobs(true);
+  AddBiases(request, {{7, -1.5}});
   const v1::SamplingParams bounded = ResolveSampling(request, 40, 77, Limits());
   EXPECT_EQ(bounded.seed(), 0);
   EXPECT_EQ(bounded.max_tokens(), 10);
@@ -254,8 +269,8 @@ TEST(ValidateTest, SamplingIsCompletedAndBoundedByTheContext) {
 }
 
 TEST(ValidateTest, NoNewTokensRunAsOne) {
-  SamplingRequest request;
-  request.max_tokens = 0;
+  v1::SamplingParams request;
+  request.set_max_tokens(0);
   EXPECT_EQ(ResolveSampling(request, 10, 77, Limits()).max_tokens(), 1);
 }
 
@@ -264,7 +279,7 @@ TEST(ValidateTest, OnlyWhatWasAskedForIsRefusedForItsLength) {
   EXPECT_EQ(CheckContext(call, 49, Limits()), absl::OkStatus());
   EXPECT_THAT(DefaultNote(call, 49, Limits()), HasSubstr("at most 1 are generated"));
   EXPECT_THAT(DefaultNote(call, 34, Limits()), HasSubstr("the server's default of 16"));
-  call.sampling.max_tokens = 2;
+  call.sampling.set_max_tokens(2);
   EXPECT_EQ(DefaultNote(call, 49, Limits()), "");
   EXPECT_EQ(CheckContext(call, 48, Limits()), absl::OkStatus());
   const absl::Status status = CheckContext(call, 49, Limits());
@@ -278,16 +293,16 @@ TEST(ValidateTest, OnlyWhatWasAskedForIsRefusedForItsLength) {
 TEST(ValidateTest, TooManyLogprobsOfAPromptAreRefusedWithWhatWouldDo) {
   GenerateCall call = GoodCall();
   call.names.top_logprobs = "logprobs";
-  call.sampling.top_logprobs = 3;
+  call.sampling.set_top_logprobs(3);
   constexpr size_t kMost = kMaxPromptLogprobs / 4;
   EXPECT_EQ(CheckPromptLogprobs(call, kMost + 1), absl::OkStatus()) << "none were asked for";
-  call.sampling.prompt_logprobs = true;
+  call.sampling.set_prompt_logprobs(true);
   EXPECT_EQ(CheckPromptLogprobs(call, kMost), absl::OkStatus());
   absl::Status status = CheckPromptLogprobs(call, kMost + 1);
   EXPECT_EQ(FieldOf(status), "logprobs");
   EXPECT_THAT(std::string(status.message()), HasSubstr("524292 log-probabilities"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("at most 2 alternatives"));
-  call.sampling.top_logprobs = 2;
+  call.sampling.set_top_logprobs(2);
   EXPECT_EQ(CheckPromptLogprobs(call, kMost + 1), absl::OkStatus()) << "as it was told";
   status = CheckPromptLogprobs(call, kMaxPromptLogprobs + 1);
   EXPECT_EQ(FieldOf(status), "prompt");
@@ -308,7 +323,7 @@ TEST(ValidateTest, PromptsAreCutAtTheirBeginning) {
   EXPECT_EQ(cut(), (std::vector<int32_t>{57, 58, 59}));
   call.truncate_prompt_tokens = -1;
   EXPECT_EQ(cut().size(), 34u) << "the default max_tokens is 16";
-  call.sampling.max_tokens = 40;
+  call.sampling.set_max_tokens(40);
   EXPECT_EQ(cut().size(), 10u);
   call.prompt = std::string(300, 'a');
   EXPECT_EQ(CheckCall(call, Limits()), absl::OkStatus()) << "what is cut off need not fit";
@@ -324,12 +339,12 @@ TEST(ValidateTest, TheModelsDefaultsHoldWhereTheRequestSaysNothing) {
   EXPECT_EQ(params.top_p(), 0.75f);
   EXPECT_EQ(params.min_p(), 0.25f);
   EXPECT_EQ(params.repetition_penalty(), 1.5f);
-  SamplingRequest asked;
-  asked.temperature = 1;
-  asked.top_k = -1;
-  asked.top_p = 1;
-  asked.min_p = 0;
-  asked.repetition_penalty = 1;
+  v1::SamplingParams asked;
+  asked.set_temperature(1);
+  asked.set_top_k(-1);
+  asked.set_top_p(1);
+  asked.set_min_p(0);
+  asked.set_repetition_penalty(1);
   params = ResolveSampling(asked, 10, 77, limits);
   EXPECT_EQ(params.temperature(), 1.0f);
   EXPECT_EQ(params.top_k(), -1);
@@ -344,7 +359,7 @@ TEST(ValidateTest, WithoutADefaultTheContextIsTheEnd) {
   EXPECT_EQ(ResolveSampling({}, 10, 77, limits).max_tokens(), 40);
   EXPECT_EQ(DefaultNote(GoodCall(), 10, limits), "");
   GenerateCall call = GoodCall();
-  call.sampling.min_tokens = 45;
+  call.sampling.set_min_tokens(45);
   EXPECT_EQ(CheckCall(call, limits), absl::OkStatus());
   EXPECT_EQ(ResolveSampling(call.sampling, 10, 77, limits).min_tokens(), 40);
   call.truncate_prompt_tokens = -1;
@@ -357,12 +372,12 @@ TEST(ValidateTest, WithoutADefaultTheContextIsTheEnd) {
 TEST(ValidateTest, OtherEndIdsTakeThePlaceOfTheWorkers) {
   RequestLimits limits = Limits();
   limits.end_ids = {7, 8};
-  SamplingRequest request;
-  request.stop_token_ids = {3};
+  v1::SamplingParams request;
+  AddStopIds(request, {3});
   v1::SamplingParams params = ResolveSampling(request, 10, 77, limits);
   EXPECT_TRUE(params.ignore_eos());
   EXPECT_THAT(params.stop_token_ids(), testing::ElementsAre(3, 7, 8));
-  request.ignore_eos = true;
+  request.set_ignore_eos(true);
   EXPECT_THAT(ResolveSampling(request, 10, 77, limits).stop_token_ids(), testing::ElementsAre(3));
 }
 

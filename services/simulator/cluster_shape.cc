@@ -109,8 +109,12 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
     shape.known_costs = SweptCosts(shape);
   }
   const int page_size = static_cast<int>(options.page_size());
-  shape.layout = {profile.layers, profile.kv_heads, profile.head_dim, page_size,
-                  static_cast<int>(ElementBytes(profile.kv_dtype))};
+  shape.layout = {profile.layers,
+                  profile.kv_heads,
+                  profile.head_dim,
+                  page_size,
+                  static_cast<int>(ElementBytes(profile.kv_dtype)),
+                  profile.planes};
   shape.row_bytes =
       int64_t{profile.hidden_size} * static_cast<int64_t>(ElementBytes(profile.dtype));
   BATON_ASSIGN_OR_RETURN(shape.prefill_pages,

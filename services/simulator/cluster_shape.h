@@ -34,7 +34,7 @@ struct ClusterShape {
   int max_running_requests = 0;  // In a decode service.
   int max_queued_requests = 0;   // In a decode service, and in the router.
   int max_requests = 0;          // In the router.
-  router::Policy policy = router::Policy::kLeastLoad;
+  router::Policy policy = router::Policy::kCost;
   int64_t request_timeout_us = 0;
 
   int64_t latency_us = 0;  // Every message's, one way.

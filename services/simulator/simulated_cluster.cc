@@ -1,12 +1,14 @@
 #include "services/simulator/simulated_cluster.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "services/router/core/prefix_keys.h"
 
 namespace baton::simulator {
 namespace {
@@ -37,7 +39,7 @@ SimulatedCluster::SimulatedCluster(const ClusterShape& shape, const Workload& wo
 void SimulatedCluster::AddChain(int chain) {
   SimulatedChain::Ways ways;
   ways.finished = [this](const prefill::FinishRequest& finish) {
-    Hear(router::PrefillEnded{finish.attempt_id, finish.status, {}});
+    Hear(router::PrefillEnded{finish.attempt_id, finish.status, {}, finish.outcome.cached_tokens});
   };
   ways.failed = [this](const absl::Status& status) {
     if (failure_.ok()) failure_ = status;
@@ -123,6 +125,7 @@ void SimulatedCluster::Submit(int request) {
   event.prompt_tokens = asked.prompt_tokens;
   event.max_tokens = asked.output_tokens;
   event.deadline_us = time_.now_us() + shape_.request_timeout_us;
+  event.prefix = router::PrefixKeys(PromptOf(asked, static_cast<size_t>(request)), "");
   Handle(event);
 }
 
@@ -161,7 +164,12 @@ void SimulatedCluster::Perform(const router::OpenStream& action) {
 void SimulatedCluster::Perform(const router::StartPrefill& action) {
   prefill::StartRequested start;
   start.attempt_id = action.attempt_id;
-  start.prompt_tokens = workload_.requests[action.call_id - 1].prompt_tokens;
+  const WorkloadRequest& asked = workload_.requests[action.call_id - 1];
+  start.prompt_tokens = asked.prompt_tokens;
+  if (!asked.hash_ids.empty()) {
+    start.tokens =
+        std::make_shared<const std::vector<int32_t>>(PromptOf(asked, action.call_id - 1));
+  }
   start.ticket = action.ticket;
   start.deadline_us = action.deadline_us;
   time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Start(start); });

@@ -25,7 +25,8 @@ constexpr double kFastest = 1e6;   // Requests per second, and factor on the tra
 constexpr double kSlowest = 1e-6;  // The same.
 constexpr double kLatestMs =
     1e10;  // The limit of a trace's timestamps, before the factor: 115 days.
-constexpr double kLatestUs = 1e3 * kLatestMs;  // The limit of an arrival.
+constexpr int64_t kHashMax = int64_t{1} << 53;  // What every reader of JSON knows exactly.
+constexpr double kLatestUs = 1e3 * kLatestMs;   // The limit of an arrival.
 
 absl::Status WrongLine(const std::string& file, int line, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(file, ":", line, ": ", what));
@@ -51,6 +52,27 @@ absl::StatusOr<int> LengthOf(const Json& object, const char* key, const std::str
   return WrongValue(file, line, key, value, absl::StrCat("a whole number from 1 to ", kLongest));
 }
 
+// More than the prompt has blocks are let go.
+absl::StatusOr<std::vector<int64_t>> HashesOf(const Json& object, int prompt_tokens,
+                                              const std::string& file, int line) {
+  std::vector<int64_t> hashes;
+  const Json* const value = Find(object, "hash_ids");
+  if (value == nullptr) return hashes;
+  const bool right =
+      value->is_array() && std::all_of(value->begin(), value->end(), [](const Json& hash) {
+        return hash.is_number_integer() && hash >= 0 && hash <= kHashMax;
+      });
+  if (!right) {
+    return WrongLine(file, line,
+                     absl::StrCat("hash_ids is not a list of whole numbers from 0 to ", kHashMax));
+  }
+  const size_t blocks = static_cast<size_t>(prompt_tokens + kTokensOfHash - 1) / kTokensOfHash;
+  for (size_t i = 0; i < std::min(blocks, value->size()); ++i) {
+    hashes.push_back((*value)[i].get<int64_t>());
+  }
+  return hashes;
+}
+
 absl::StatusOr<WorkloadRequest> ParseLine(std::string_view text, const std::string& file, int line,
                                           double speed) {
   if (text.size() > kLineBytesMax) {
@@ -73,6 +95,7 @@ absl::StatusOr<WorkloadRequest> ParseLine(std::string_view text, const std::stri
   request.arrival_us = std::llround(at_us);
   BATON_ASSIGN_OR_RETURN(request.prompt_tokens, LengthOf(object, "input_length", file, line));
   BATON_ASSIGN_OR_RETURN(request.output_tokens, LengthOf(object, "output_length", file, line));
+  BATON_ASSIGN_OR_RETURN(request.hash_ids, HashesOf(object, request.prompt_tokens, file, line));
   return request;
 }
 
@@ -96,6 +119,20 @@ absl::StatusOr<Workload> ReadTrace(const v1::Options& options) {
 }
 
 }  // namespace
+
+std::vector<int32_t> PromptOf(const WorkloadRequest& request, size_t index) {
+  std::vector<int32_t> tokens;
+  if (request.hash_ids.empty()) return tokens;
+  tokens.reserve(static_cast<size_t>(request.prompt_tokens));
+  for (size_t i = 0; i < static_cast<size_t>(request.prompt_tokens); ++i) {
+    const size_t block = i / kTokensOfHash;
+    const bool shared = block < request.hash_ids.size();
+    const uint64_t content =
+        shared ? Mix64(static_cast<uint64_t>(request.hash_ids[block])) : ~Mix64(index);
+    tokens.push_back(static_cast<int32_t>(Mix64(content + i % kTokensOfHash) >> 33));
+  }
+  return tokens;
+}
 
 absl::StatusOr<std::vector<WorkloadRequest>> ParseTrace(std::string_view text,
                                                         const std::string& file, int64_t limit,

@@ -49,11 +49,20 @@ class LengthDistribution {
 
 inline constexpr int64_t kRequestsMax = 200'000;
 
+inline constexpr int kTokensOfHash = 512;
+
 struct WorkloadRequest {
   int64_t arrival_us = 0;
   int prompt_tokens = 0;
   int output_tokens = 0;
+  // The prompt's first blocks of kTokensOfHash tokens: equal numbers are equal tokens. What lies
+  // behind them is no other prompt's.
+  std::vector<int64_t> hash_ids;
 };
+
+// The prompt of the workload's request of this index; empty if it has no hash ids, and so shares
+// nothing.
+std::vector<int32_t> PromptOf(const WorkloadRequest& request, size_t index);
 
 struct Workload {
   std::vector<WorkloadRequest> requests;  // In the order of their arrivals.
@@ -67,7 +76,8 @@ struct Workload {
 absl::StatusOr<Workload> MakeWorkload(const v1::Options& options);
 
 // Parses lines of JSON in the format of Mooncake's traces (github.com/kvcache-ai/Mooncake):
-// timestamp in milliseconds, input_length and output_length in tokens; other fields are ignored.
+// timestamp in milliseconds, input_length and output_length in tokens, and perhaps hash_ids; other
+// fields are ignored.
 // Reads at most `limit` lines; 0 means all, at most kRequestsMax. Errors name `file`, line and
 // field.
 absl::StatusOr<std::vector<WorkloadRequest>> ParseTrace(std::string_view text,

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 
 namespace baton::simulator {
@@ -88,6 +89,32 @@ TEST(TraceTest, LinesAreRequestsFromTheFirstOneOn) {
   EXPECT_EQ((*requests)[1].prompt_tokens, 1);
   EXPECT_EQ((*Parse(kTwo, 0, 2))[1].arrival_us, 1'000'250);
   EXPECT_EQ(Parse(kTwo, 1)->size(), 1u);
+}
+
+TEST(TraceTest, EqualHashesAreEqualTokens) {
+  const auto line = [](int length, const char* hashes) {
+    return absl::StrCat("{\"timestamp\": 0, \"input_length\": ", length,
+                        ", \"output_length\": 1, \"hash_ids\": [", hashes, "]}\n");
+  };
+  const auto requests =
+      Parse(line(1100, "1, 2, 3") + line(1030, "1, 9, 3") + line(1100, "1, 2") + line(9, ""));
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  const auto prompt = [&](size_t index) { return PromptOf((*requests)[index], index); };
+  const auto common = [&](size_t a, size_t b) {
+    const std::vector<int32_t> one = prompt(a);
+    const std::vector<int32_t> other = prompt(b);
+    return std::mismatch(one.begin(), one.end(), other.begin(), other.end()).first - one.begin();
+  };
+  EXPECT_EQ(prompt(0).size(), 1100u);
+  EXPECT_EQ(common(0, 1), 512);
+  EXPECT_EQ(common(0, 2), 1024);
+  EXPECT_TRUE(prompt(3).empty());
+  EXPECT_EQ(Parse(line(1100, "1, 2, 3, 4"))->front().hash_ids.size(), 3u);
+  for (const char* wrong : {"-1", "1.5", "\"x\""}) {
+    const auto refused = Parse(line(1100, wrong));
+    ASSERT_FALSE(refused.ok()) << wrong;
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("trace.jsonl:1: hash_ids"));
+  }
 }
 
 TEST(TraceTest, WhatIsWrongIsNamedByFileLineAndField) {

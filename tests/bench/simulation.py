@@ -11,14 +11,15 @@ PROFILES = ROOT / "common" / "engine" / "timed" / "profiles"
 
 
 def simulate(flags, trace=None):
-    """(Its report, the report's requests by column.) A row of a trace: arrival, ms; tokens of prompt and output.
-    Paths in `flags` are absolute."""
+    """(Its report, the report's requests by column.) A row of a trace: arrival, ms; tokens of prompt and output; and
+    perhaps the hashes of the prompt's blocks. Paths in `flags` are absolute."""
     with tempfile.TemporaryDirectory() as directory:
         command = [BATON, "simulate", *flags, "--json", "-"]
         if trace is not None:
             (pathlib.Path(directory) / "trace.jsonl").write_text("".join(
-                json.dumps({"timestamp": at, "input_length": prompt, "output_length": output}) + "\n"
-                for at, prompt, output in trace), encoding="utf-8")
+                json.dumps({"timestamp": at, "input_length": prompt, "output_length": output,
+                            **({"hash_ids": hashes[0]} if hashes else {})}) + "\n"
+                for at, prompt, output, *hashes in trace), encoding="utf-8")
             command += ["--trace", "trace.jsonl"]  # Pictures name it, as it is said here.
         report = json.loads(subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE,
                                            text=True, cwd=directory).stdout)

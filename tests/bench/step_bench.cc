@@ -111,8 +111,8 @@ class DecodeSteps {
       request.writers = {{{"prefill-0", 2}, {0, 2}}};
       Tell(request);
       Tell(decode::StreamOpened{ticket_.attempt_id, ticket_.ticket->generation});
-      Tell(KvCommitted{ticket_.ticket->slot, ticket_.ticket->generation, SampledToken{kToken, 0, {}},
-                       0});
+      Tell(KvCommitted{ticket_.ticket->slot, ticket_.ticket->generation,
+                       SampledToken{kToken, 0, {}}, 0});
     }
     while (running_.sequences.size() < static_cast<size_t>(batch)) Step();
   }

@@ -53,7 +53,7 @@ def openai_python(tally, cluster, directory):
     """OpenAI's Python client; the checks are those of the end-to-end tests, and our example."""
     python = registries.venv(directory / "venv", "openai")
     done = run([python, ROOT / "tests/e2e/openai_client_check.py", cluster.url + "/v1", KEY])
-    tally.step("openai-python: models, completions, chat, responses, streams, errors", done.returncode == 0)
+    tally.step("openai-python: models, completions, chat, responses, schemas, streams, errors", done.returncode == 0)
     done = run([python, ROOT / "examples/python/openai_client.py", "--base-url", cluster.url + "/v1", "--api-key", KEY,
                 "--max-tokens", "5", "It is a truth"])
     tally.step("openai-python: the example", done.returncode == 0 and "+ 5 tokens" in done.stdout)
@@ -64,14 +64,14 @@ def openai_js(tally, cluster, directory):
     registries.npm_install(directory, "openai")
     shutil.copy(ROOT / "tests/clients/openai_client.mjs", directory)
     done = run(["node", directory / "openai_client.mjs", cluster.url + "/v1", KEY])
-    tally.step("openai-js: models, completions, chat, streams, errors", done.returncode == 0)
+    tally.step("openai-js: models, completions, chat, schemas, streams, errors", done.returncode == 0)
 
 
 def anthropic(tally, cluster, directory):
     """Anthropic's Python client."""
     python = registries.venv(directory / "venv", "anthropic")
     done = run([python, ROOT / "tests/clients/anthropic_client.py", cluster.url, KEY])
-    tally.step("anthropic: messages, tools, streams, counts, errors", done.returncode == 0)
+    tally.step("anthropic: messages, tools, thinking, schemas, streams, counts, errors", done.returncode == 0)
 
 
 CLIENTS = {"go": go, "openai-python": openai_python, "openai-js": openai_js, "anthropic": anthropic,
@@ -80,8 +80,10 @@ CLIENTS = {"go": go, "openai-python": openai_python, "openai-js": openai_js, "an
 
 @contextlib.contextmanager
 def serving(directory):
-    """The shipped model behind a key, with a context that evaluations fit into, and with tools."""
-    template = ROOT / "common/tokenizer/chat/testdata/templates/hermes_tools.jinja"
+    """The shipped model behind a key, with a context that evaluations fit into, with tools and, if asked, thoughts."""
+    plain = ROOT / "common/tokenizer/chat/testdata/templates/hermes_tools.jinja"
+    template = pathlib.Path(directory) / "tools.jinja"
+    template.write_text(plain.read_text() + "{% if add_generation_prompt and enable_thinking %}<think>\n{% endif %}")
     with clusters.Cluster(str(ROOT / "models/austen"), directory, stages=2, decodes=1,
                           router_flags=["--served-model-name", MODEL, "--api-key", KEY,
                                         "--chat-template", template]) as cluster:

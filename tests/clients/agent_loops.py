@@ -6,6 +6,7 @@ framework sends is refused, and that it reads what comes.
     python agent_loops.py BASE_URL KEY
 """
 
+import json
 import sys
 from typing import Optional
 
@@ -58,6 +59,10 @@ def langchain():
     for agent in (model.bind_tools([weather]), model.bind_tools([weather], strict=True)):
         assert agent.invoke(history).usage_metadata["output_tokens"] == 8
         assert "".join(chunk.content for chunk in agent.stream(history))
+    stay = {"title": "stay", "type": "object", "properties": {"city": {"enum": ["Bath", "Lyme"]}}, "required": ["city"]}
+    for method in ("json_schema", "function_calling"):
+        asked = ChatOpenAI(base_url=BASE, api_key=KEY, model=MODEL, max_tokens=200, max_retries=0)
+        assert asked.with_structured_output(stay, method=method).invoke("Where?")["city"] in ("Bath", "Lyme"), method
 
 
 def lite_llm():
@@ -66,6 +71,13 @@ def lite_llm():
     cached = [{"type": "text", "text": "And Lyme?", "cache_control": {"type": "ephemeral"}}]
     messages = [*ASK, first.model_dump(), {"role": "user", "content": cached}]
     assert list(litellm.completion(messages=messages, stream=True, **common))
+    form = {"type": "json_schema", "json_schema": {"name": "stay", "schema": {
+        "type": "object", "properties": {"city": {"enum": ["Bath", "Lyme"]}}, "required": ["city"]}}}
+    kept = litellm.completion(messages=ASK, response_format=form, **{**common, "tools": None, "max_tokens": 200})
+    assert json.loads(kept.choices[0].message.content)["city"] in ("Bath", "Lyme"), kept
+    thought = litellm.completion(messages=ASK, **{**common, "tools": None, "max_tokens": 40}, extra_body={
+        "chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": 4})
+    assert thought.choices[0].message.reasoning_content and thought.choices[0].message.content, thought
 
 
 def pydantic_ai():

@@ -1,8 +1,9 @@
-"""Run by `./dev check clients` with Anthropic's own client: messages, tools, streams, counts, typed errors.
+"""Run by `./dev check clients` with Anthropic's client: messages, tools, thinking, schemas, streams, counts, errors.
 
     python anthropic_client.py ROOT_URL KEY
 """
 
+import json
 import sys
 
 import anthropic
@@ -44,6 +45,20 @@ assert [block.model_dump() for block in final.content] == [block.model_dump() fo
 assert final.usage.output_tokens == whole.usage.output_tokens and final.stop_reason == whole.stop_reason
 raw = list(create(stream=True))
 assert raw[0].type == "message_start" and raw[-1].type == "message_stop"
+
+# Thoughts end when their budget is spent, and a schema holds behind them.
+thought = create(max_tokens=60, thinking={"type": "enabled", "budget_tokens": 5}, extra_body={"seed": 3})
+assert [block.type for block in thought.content] == ["thinking", "text"], thought
+CITY = {"type": "object", "properties": {"city": {"enum": ["Bath", "Lyme"]}, "days": {"type": "integer", "maximum": 9}},
+        "required": ["city", "days"], "additionalProperties": False}
+for more in ({}, {"thinking": {"type": "enabled", "budget_tokens": 5}}):
+    answer = create(max_tokens=300, extra_body={"seed": 3, "output_config": {"format": {
+        "type": "json_schema", "schema": CITY}}}, **more)
+    told = json.loads(answer.content[-1].text)
+    assert told["city"] in ("Bath", "Lyme") and told["days"] <= 9, answer
+forced = create(max_tokens=200, tools=TOOLS, tool_choice={"type": "tool", "name": "weather"}, extra_body={"seed": 4})
+assert forced.content[-1].type == "tool_use" and forced.content[-1].name == "weather", forced
+assert forced.stop_reason == "tool_use" and list(forced.content[-1].input) == ["city"], forced
 
 count = client.messages.count_tokens(model=MODEL, messages=TURNS, tools=TOOLS)
 assert count.input_tokens > client.messages.count_tokens(model=MODEL, messages=ASK).input_tokens > 0

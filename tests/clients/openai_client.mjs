@@ -28,6 +28,14 @@ assert.equal(answer.choices[0].logprobs.content[0].top_logprobs.length, 2);
 const helper = client.chat.completions.stream(chat);
 assert.equal(await helper.finalContent(), answer.choices[0].message.content);
 
+const schema = {type: 'object', properties: {city: {enum: ['Bath', 'Lyme']}}, required: ['city'], additionalProperties: false};
+const kept = await client.chat.completions.create({
+  ...chat, max_tokens: 200, response_format: {type: 'json_schema', json_schema: {name: 'stay', strict: true, schema}}});
+assert(['Bath', 'Lyme'].includes(JSON.parse(kept.choices[0].message.content).city));
+const tool = {type: 'function', function: {name: 'stay', strict: true, parameters: schema}};
+const forced = await client.chat.completions.create({...chat, max_tokens: 200, tools: [tool], tool_choice: 'required'});
+assert.equal(JSON.parse(forced.choices[0].message.tool_calls[0].function.arguments).city.length, 4);
+
 const long = await client.completions.create({...greedy, max_tokens: 4000, stream: true});
 for await (const chunk of long) {
   assert.equal(chunk.object, 'text_completion');

@@ -1,5 +1,6 @@
 """Run by test_openai.py with OpenAI's own client: models, completions, chat, responses, streams, typed errors."""
 
+import json
 import sys
 
 import openai
@@ -42,6 +43,18 @@ with client.responses.stream(model="tiny", input=[{"role": "user", "content": "h
                              tool_choice="none") as events:
     kinds = [event.type for event in events]
 assert kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete"), kinds
+CITY = {"type": "object", "properties": {"city": {"enum": ["Bath", "Lyme"]}, "days": {"type": "integer", "maximum": 9}},
+        "required": ["city", "days"], "additionalProperties": False}
+form = {"type": "json_schema", "json_schema": {"name": "stay", "strict": True, "schema": CITY}}
+kept = client.chat.completions.create(model="tiny", messages=messages, max_tokens=300, response_format=form, seed=2)
+assert json.loads(kept.choices[0].message.content)["city"] in ("Bath", "Lyme"), kept
+with client.chat.completions.stream(model="tiny", messages=messages, max_tokens=300, response_format=form,
+                                    seed=2) as parts:
+    assert parts.get_final_completion().choices[0].message.content == kept.choices[0].message.content
+told = client.responses.create(model="tiny", input="hi", max_output_tokens=300, top_logprobs=2,
+                               include=["message.output_text.logprobs"],
+                               text={"format": {"type": "json_schema", "name": "stay", "schema": CITY}})
+assert json.loads(told.output_text)["days"] <= 9 and len(told.output[-1].content[0].logprobs[0].top_logprobs) == 2
 try:
     client.responses.create(model="tiny", input="hi", previous_response_id="resp_1")
     raise AssertionError("a response that was not kept was accepted")

@@ -19,7 +19,9 @@ COUNT = 24
 LENGTHS = [1, 17, 100, 257, 700]
 FLAGS = ["--page-size", 16, "--kv-cache-tokens", 8192]
 FAMILIES = {"qwen3-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 40},
-            "mixtral": {"experts": 5, "intermediate-size": 48, "sliding-window": 120}}
+            "mixtral": {"experts": 5, "intermediate-size": 48, "sliding-window": 120},
+            "deepseek-v2": {"experts": 6, "experts-per-token": 2, "expert-size": 40},
+            "deepseek-v3": {"experts": 16, "experts-per-token": 4, "expert-size": 40}}
 
 
 def quantise(model):
@@ -27,7 +29,7 @@ def quantise(model):
     stored = {}
     for name, tensor in oracle.read_tensors(model).items():
         stored[name] = ("F32", tensor)
-        if not name.endswith("_proj.weight"):
+        if not name.endswith(("_proj.weight", "_proj_with_mqa.weight")):
             continue
         blocks = tuple(-(-size // 128) for size in tensor.shape)
         scales = np.zeros(blocks, np.float32)
@@ -50,12 +52,13 @@ def quantise(model):
     (model / "config.json").write_text(json.dumps(config))
 
 
-@pytest.fixture(scope="module", params=[*sorted(FAMILIES), "fp8"])
+@pytest.fixture(scope="module", params=[*sorted(FAMILIES), "fp8", "deepseek-fp8"])
 def model(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("model") / request.param
     if request.param in FAMILIES:
         return clusters.make_model(directory, family=request.param, layers=4, **FAMILIES[request.param])
-    clusters.make_model(directory, family="qwen3-moe", layers=4, hidden=160, experts=4, **{"expert-size": 136})
+    family = "deepseek-v3" if "deepseek" in request.param else "qwen3-moe"
+    clusters.make_model(directory, family=family, layers=4, hidden=160, experts=4, **{"expert-size": 136})
     quantise(directory)
     return str(directory)
 

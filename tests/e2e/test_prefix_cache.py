@@ -25,7 +25,8 @@ def cached_of(length):
     return (length - 1) // PAGE * PAGE
 
 
-@pytest.fixture(scope="module", params=["colocated", "colocated of two", "apart", "apart of two", "two ranks", "decode ranks"])
+@pytest.fixture(scope="module", params=["colocated", "colocated of two", "apart", "apart of two",
+                                        "two ranks", "decode ranks"])
 def served(request, tiny_model, tmp_path_factory):
     shapes = {"colocated": dict(stages=1, chains=0, decodes=0, colocated=1),
               "colocated of two": dict(stages=2, chains=0, decodes=0, colocated=1),

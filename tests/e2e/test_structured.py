@@ -95,6 +95,10 @@ def test_every_spelling(served):
     for one in answer:
         jsonschema.validate(json.loads(one["text"]), SCHEMA)
     status, answer = served.post("/generate", {"text": "a", "sampling_params": {
+        "json_schema": SCHEMA, "temperature": 2, "max_new_tokens": 400}})
+    assert status == 200, answer
+    assert list(json.loads(answer["text"])) == SCHEMA["required"], "the order is the schema's"
+    status, answer = served.post("/generate", {"text": "a", "sampling_params": {
         "ebnf": 'root ::= "x"{7}', "temperature": 0, "max_new_tokens": 99}})
     assert status == 200 and answer["text"] == "xxxxxxx", answer
 
@@ -174,11 +178,12 @@ def test_hostile_grammars_delay_nobody(served):
     def health():
         begun = time.monotonic()
         assert served.get("/health")[0] == 200
+        assert served.post("/tokenize", {"prompt": "a"})[0] == 200  # On a thread that bodies are handled by.
         return time.monotonic() - begun
 
     quiet = sorted(health() for _ in range(50))[45]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        running = [pool.submit(chat, served, **body, max_tokens=2) for body in hostile * 2]
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        running = [pool.submit(chat, served, **body, max_tokens=2) for body in hostile * 3]
         busy = []
         while not all(one.done() for one in running):
             busy.append(health())

@@ -6,6 +6,7 @@ A model with random weights calls no tools: answers with calls are tested with s
 import json
 import subprocess
 
+import jsonschema
 import pytest
 
 import cluster as clusters
@@ -58,6 +59,51 @@ def test_a_prompt_that_opens_reasoning_has_it_told(agent_cluster):
     assert plain["choices"][0]["message"]["content"].strip() == message["reasoning_content"].strip()
     _, closed = chat(agent_cluster, messages=TURNS[:1])
     assert "reasoning_content" not in closed["choices"][0]["message"]
+
+
+def test_reasoning_ends_when_its_budget_is_spent(agent_cluster):
+    for budget in (0, 5):
+        status, answer = chat(agent_cluster, messages=TURNS[:1], chat_template_kwargs={"enable_thinking": True}, seed=7,
+                              max_tokens=40, thinking_token_budget=budget)
+        assert status == 200, answer
+        message, usage = answer["choices"][0]["message"], answer["usage"]
+        # The mark of its end has eight bytes, each a token of this model.
+        assert usage["completion_tokens_details"]["reasoning_tokens"] <= budget + len("</think>"), usage
+        assert len(message.get("reasoning_content", "")) <= budget and message["content"], message
+    status, answer = chat(agent_cluster, messages=TURNS[:1], chat_template_kwargs={"enable_thinking": True}, seed=7,
+                          max_tokens=60, thinking_token_budget=3, guided_regex="yes|no", ignore_eos=False)
+    assert status == 200 and answer["choices"][0]["message"]["content"] in ("yes", "no"), answer
+    status, answer = agent_cluster.post("/v1/messages", {
+        "model": "tiny", "max_tokens": 40, "messages": TURNS[:1], "seed": 7, "ignore_eos": True,
+        "thinking": {"type": "enabled", "budget_tokens": 4}})
+    assert status == 200 and [block["type"] for block in answer["content"]] == ["thinking", "text"], answer
+    status, answer = chat(agent_cluster, messages=TURNS[:1], thinking_token_budget=-1)
+    assert status == 400 and answer["error"]["param"] == "thinking_token_budget", answer
+
+
+@pytest.mark.parametrize("parser", ["pythonic", "glm", "qwen3-coder"])
+def test_calls_are_forced_where_arguments_are_no_json(tiny_model, tmp_path, parser):
+    tool = {"type": "function", "function": {"name": "put", "strict": True, "parameters": {
+        "type": "object", "properties": {"text": {"type": "string", "maxLength": 12},
+                                         "n": {"type": "integer", "minimum": -99, "maximum": 99},
+                                         "unit": {"enum": ["C", "F"]}, "on": {"type": "boolean"}},
+        "required": ["text", "n", "unit", "on"], "additionalProperties": False}}}
+    model = model_with(tiny_model, tmp_path, {"chat_template.jinja": TEMPLATE})
+    with clusters.Cluster(model, tmp_path, stages=1, flags=["--page-size", 16],
+                          router_flags=["--tool-call-parser", parser]) as cluster:
+        for choice in ("required", {"type": "function", "function": {"name": "put"}}):
+            status, answer = cluster.post("/v1/chat/completions", {
+                "messages": TURNS[:1], "tools": [tool], "tool_choice": choice, "temperature": 2, "seed": 3, "n": 4,
+                "max_tokens": 600, "parallel_tool_calls": False})
+            assert status == 200, answer
+            for one in answer["choices"]:
+                call, = one["message"]["tool_calls"]
+                arguments = json.loads(call["function"]["arguments"])
+                jsonschema.validate(arguments, tool["function"]["parameters"])
+        bad = json.loads(json.dumps(tool).replace('"on"', '"o>n"'))
+        status, answer = cluster.post("/v1/chat/completions", {"messages": TURNS[:1], "tools": [bad],
+                                                               "tool_choice": "required"})
+        assert status == 400 and "no arguments of this name" in answer["error"]["message"], answer
 
 
 def test_what_cannot_be_done_is_refused(agent_cluster):

@@ -46,9 +46,9 @@ class Pages final : public Executor {
   int64_t running_since_us() const override { return 0; }
   void Stop() override {}
 
-  // One head's keys or values in a layer, [token][dim]; `head` is this process's local index.
+  // One head's keys or values in a layer, [token][row]; `head` is this process's local index.
   std::span<std::byte> Head(int page, int layer, int value, int head) {
-    const int index = ((page * kv_.layers() + layer) * 2 + value) * kv_.kv_heads + head;
+    const int index = ((page * kv_.layers() + layer) * kv_.planes + value) * kv_.kv_heads + head;
     return std::span(bytes_).subspan(static_cast<size_t>(index) * kv_.HeadBytes(), kv_.HeadBytes());
   }
 
@@ -156,6 +156,7 @@ std::unique_ptr<HandOff::Rank> HandOff::MakeRank(LayerRange layers, TensorRank r
   config.num_hidden_layers = kLayers;
   config.num_key_value_heads = shape_.kv_heads;
   config.head_dim = shape_.head_dim;
+  config.kv_planes = shape_.planes;
   const IndexRange heads = KvHeadsOf(shape_.kv_heads, rank);
   KvGeometry kv;
   kv.layer_begin = layers.begin;
@@ -166,6 +167,7 @@ std::unique_ptr<HandOff::Rank> HandOff::MakeRank(LayerRange layers, TensorRank r
   kv.page_size = shape_.page_size;
   kv.page_count = shape_.page_count;
   kv.element_type = shape_.type;
+  kv.planes = shape_.planes;
   auto made = std::make_unique<Rank>();
   auto pages = std::make_unique<Pages>(config, kv, rank, fill);
   made->pages = pages.get();
@@ -252,7 +254,7 @@ void HandOff::Fill(const Rank& rank, const std::vector<int>& pages) const {
   const KvGeometry& kv = rank.pages->kv();
   for (size_t i = 0; i < pages.size(); ++i) {
     for (int layer = 0; layer < kv.layers(); ++layer) {
-      for (const int value : {0, 1}) {
+      for (int value = 0; value < kv.planes; ++value) {
         for (int head = 0; head < kv.kv_heads; ++head) {
           FillPlace(rank.pages->Head(pages[i], layer, value, head),
                     {static_cast<int>(pages.size()), static_cast<int>(i), kv.layer_begin + layer,
@@ -357,7 +359,7 @@ std::string HandOff::Compare(const std::vector<Prompt>& prompts) const {
     const KvGeometry& kv = receiver->rank->pages->kv();
     for (int page = 0; page < shape_.page_count; ++page) {
       for (int layer = 0; layer < kLayers; ++layer) {
-        for (const int value : {0, 1}) {
+        for (int value = 0; value < kv.planes; ++value) {
           for (int head = 0; head < kv.kv_heads; ++head) {
             const auto is = receiver->rank->pages->Head(page, layer, value, head);
             const auto should = one->pages->Head(page, layer, value, kv.head_begin + head);

@@ -32,6 +32,7 @@ struct Shape {
   int head_dim = 4;
   int page_size = 8;
   int page_count = 16;      // Per process.
+  int planes = 2;           // 1: latent rows.
   bool on_devices = false;  // Executors whose pages are reached by copies alone.
 };
 

@@ -61,6 +61,24 @@ TEST_F(HandOffTest, EveryByteIsWhereOneProcessWouldHaveIt) {
   }
 }
 
+// One row of each token, which every rank of both sides has whole.
+TEST_F(HandOffTest, EveryByteOfLatentRowsIsThere) {
+  for (const int prefill_ranks : {1, 2, 4}) {
+    for (const int decode_ranks : {1, 2, 4}) {
+      for (const bool on_devices : {false, true}) {
+        HandOver({.prefill_ranks = prefill_ranks,
+                  .decode_ranks = decode_ranks,
+                  .kv_heads = 1,
+                  .type = ElementType::kBFloat16,
+                  .head_dim = 9,
+                  .planes = 1,
+                  .on_devices = on_devices});
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_F(HandOffTest, ExecutorsOnDevicesHandOverTheSame) {
   for (const int prefill_ranks : {1, 4}) {
     for (const int decode_ranks : {1, 2, 4}) {

@@ -1,4 +1,4 @@
-"""A plain float32 forward of Llama, Qwen, Mistral and Mixtral checkpoints in numpy: greedy continuation, with
+"""A plain float32 forward of Llama, Qwen, Mistral, Mixtral and DeepSeek checkpoints in numpy: greedy continuation, with
 penalties and biases by their definition, and log-probabilities of a prompt."""
 
 import json
@@ -41,13 +41,26 @@ def rope_frequencies(config, head_dim):
     scaling = config.get("rope_scaling") or {}
     base = config.get("rope_theta", 10000.0)
     frequencies = 1.0 / base ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    if scaling.get("rope_type", scaling.get("type")) != "llama3":
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind == "yarn":
+        turns = np.log(scaling["original_max_position_embeddings"] / (2 * np.pi) / np.array(
+            [scaling["beta_fast"], scaling["beta_slow"]])) * head_dim / (2 * np.log(base))
+        low, high = max(np.floor(turns[0]), 0), min(np.ceil(turns[1]), head_dim - 1)
+        share = np.clip((np.arange(head_dim // 2) - low) / max(high - low, 0.001), 0, 1)
+        return frequencies * (1 - share) + frequencies / scaling["factor"] * share
+    if kind != "llama3":
         return frequencies
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     original = scaling["original_max_position_embeddings"]
     wavelength = 2 * np.pi / frequencies
     smooth = np.clip((original / wavelength - low) / (high - low), 0, 1)
     return (1 - smooth) * frequencies / scaling["factor"] + smooth * frequencies
+
+
+def yarn_magnitude(config, key):
+    """1 but for DeepSeek, whose scores have the square of that of mscale_all_dim as factor."""
+    scaling = config.get("rope_scaling") or {}
+    return 1 + 0.1 * scaling.get(key, 0) * np.log(scaling.get("factor", 1))
 
 
 def rms_norm(x, weight, epsilon):
@@ -76,7 +89,10 @@ class Oracle:
         self.layers = self.config["num_hidden_layers"]
         self.epsilon = self.config["rms_norm_eps"]
         self.window = self.config.get("sliding_window") if "istral" in self.config["architectures"][0] else None
-        self.frequencies = rope_frequencies(self.config, self.head_dim)
+        self.latent = self.config.get("kv_lora_rank")
+        turned = self.config["qk_rope_head_dim"] if self.latent else self.head_dim
+        self.frequencies = rope_frequencies(self.config, turned)
+        self.turn_magnitude = yarn_magnitude(self.config, "mscale") / yarn_magnitude(self.config, "mscale_all_dim")
 
     def weight(self, name):
         return self.tensors[name]
@@ -89,8 +105,8 @@ class Oracle:
 
     def rope(self, x, begin):
         angles = np.outer(np.arange(begin, begin + len(x)), self.frequencies)
-        cosine = np.cos(angles).astype(np.float32)[:, None, :]
-        sine = np.sin(angles).astype(np.float32)[:, None, :]
+        cosine = (np.cos(angles) * self.turn_magnitude).astype(np.float32)[:, None, :]
+        sine = (np.sin(angles) * self.turn_magnitude).astype(np.float32)[:, None, :]
         a, b = np.split(x, 2, axis=-1)
         return np.concatenate([a * cosine - b * sine, b * cosine + a * sine], axis=-1)
 
@@ -112,9 +128,43 @@ class Oracle:
                 out[row:row + 512, head] = (scores / scores.sum(axis=1, keepdims=True)) @ values[:seen]
         return out
 
-    def layer(self, index, x, begin, cache):
+    def latent_attention(self, prefix, h, begin, past):
+        """DeepSeek's, with keys and values of all heads computed from the rows; `past` has those before `begin`."""
+        weight = {name: self.weight(f"{prefix}{name}.weight") for name in (
+            "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj")}
+        rope, nope, value = (self.config[key] for key in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
+        if self.config["q_lora_rank"]:
+            h_q = rms_norm(h @ self.weight(prefix + "q_a_proj.weight").T, self.weight(prefix + "q_a_layernorm.weight"),
+                           1e-6) @ self.weight(prefix + "q_b_proj.weight").T
+        else:
+            h_q = h @ self.weight(prefix + "q_proj.weight").T
+        q = h_q.reshape(len(h), self.heads, nope + rope)
+
+        def turn(x):  # Neighbours are pairs.
+            return self.rope(np.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1), begin)
+
+        q = np.concatenate([q[..., :nope], turn(q[..., nope:])], axis=-1)
+        rows = h @ weight["kv_a_proj_with_mqa"].T
+        rows = np.concatenate([rms_norm(rows[:, :self.latent], weight["kv_a_layernorm"], 1e-6),
+                               turn(rows[:, None, self.latent:])[:, 0]], axis=-1)
+        rows = rows if past is None else np.concatenate([past, rows])
+        expanded = (rows[:, :self.latent] @ weight["kv_b_proj"].T).reshape(len(rows), self.heads, nope + value)
+        magnitude = yarn_magnitude(self.config, "mscale_all_dim")
+        out = np.empty((len(h), self.heads, value), np.float32)
+        hidden = np.arange(len(rows))[None, :] > begin + np.arange(len(h))[:, None]
+        for head in range(self.heads):
+            keys = np.concatenate([expanded[:, head, :nope], rows[:, self.latent:]], axis=-1)
+            scores = q[:, head] @ keys.T * np.float32(magnitude ** 2 / np.sqrt(nope + rope))
+            scores[hidden] = -np.inf
+            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+            out[:, head] = scores / scores.sum(axis=1, keepdims=True) @ expanded[:, head, nope:]
+        return out.reshape(len(h), -1) @ weight["o_proj"].T, rows
+
+    def attention(self, index, h, begin, cache):
         prefix = f"model.layers.{index}."
-        h = rms_norm(x, self.weight(prefix + "input_layernorm.weight"), self.epsilon)
+        if self.latent:
+            out, cache[index] = self.latent_attention(prefix + "self_attn.", h, begin, cache.get(index))
+            return out
         q = self.project(h, prefix + "self_attn.q_proj", self.heads)
         k = self.project(h, prefix + "self_attn.k_proj", self.kv_heads)
         v = self.project(h, prefix + "self_attn.v_proj", self.kv_heads)
@@ -126,8 +176,12 @@ class Oracle:
             k = np.concatenate([cache[index][0], k])
             v = np.concatenate([cache[index][1], v])
         cache[index] = (k, v)
-        attended = self.attend(q, k, v, begin).reshape(len(x), -1)
-        x = x + attended @ self.weight(prefix + "self_attn.o_proj.weight").T
+        return self.attend(q, k, v, begin).reshape(len(h), -1) @ self.weight(prefix + "self_attn.o_proj.weight").T
+
+    def layer(self, index, x, begin, cache):
+        prefix = f"model.layers.{index}."
+        h = rms_norm(x, self.weight(prefix + "input_layernorm.weight"), self.epsilon)
+        x = x + self.attention(index, h, begin, cache)
         h = rms_norm(x, self.weight(prefix + "post_attention_layernorm.weight"), self.epsilon)
         for block, names in (("mlp.", ("gate_proj", "up_proj", "down_proj")),
                              ("block_sparse_moe.", ("w1", "w3", "w2"))):
@@ -141,17 +195,32 @@ class Oracle:
         return (gate / (1 + np.exp(-gate)) * (h @ up.T)) @ down.T
 
     def experts(self, h, prefix, names):
-        """Each token goes to the experts that the router scores highest, and adds them up by softmax."""
+        """Each token goes to the experts that the router scores highest, and adds them up by their scores."""
         scores = h @ self.weight(prefix + "gate.weight").T
-        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-        shares /= shares.sum(axis=1, keepdims=True)
+        if self.config.get("scoring_func") == "sigmoid":
+            shares = 1 / (1 + np.exp(-scores))
+        else:
+            shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+            shares /= shares.sum(axis=1, keepdims=True)
+        merits = shares + self.tensors.get(prefix + "gate.e_score_correction_bias", np.float32(0))
+        if self.config.get("topk_method") in ("noaux_tc", "group_limited_greedy"):
+            groups = merits.reshape(len(h), self.config["n_group"], -1)
+            count = 2 if self.config["topk_method"] == "noaux_tc" else 1
+            worth = np.sort(groups, axis=2)[:, :, -count:].sum(axis=2)
+            best = np.argsort(-worth, axis=1, kind="stable")[:, self.config["topk_group"]:]
+            for row, others in enumerate(best):
+                groups[row, others] = -np.inf
+            merits = groups.reshape(merits.shape)
         out = np.zeros_like(h)
+        factor = np.float32(self.config.get("routed_scaling_factor", 1))
         for row, token in enumerate(shares):
-            chosen = np.argsort(-token, kind="stable")[:self.config["num_experts_per_tok"]]
+            chosen = np.argsort(-merits[row], kind="stable")[:self.config["num_experts_per_tok"]]
             whole = token[chosen].sum() if self.config.get("norm_topk_prob", True) else np.float32(1)
             for expert in chosen:
                 added = self.gated(h[row:row + 1], f"{prefix}experts.{expert}.", names)[0]
-                out[row] += token[expert] / whole * added
+                out[row] += factor * token[expert] / whole * added
+        if prefix + "shared_experts.gate_proj.weight" in self.tensors:
+            out += self.gated(h, prefix + "shared_experts.", names)
         return out
 
     def logits(self, ids, begin, cache):

@@ -11,7 +11,8 @@ or those that are named:
     venv/bin/python tests/parity/make_model_fixtures.py common/engine/testdata/parity [NAME...]
 
 "yarn" was made with transformers 4.46.3 and torch 1.13. qwen3_moe, qwen3_moe_step, mixtral, mistral,
-llama_bias and qwen3_moe_fp8 were made with transformers 5.24.0 and torch 2.15.0; expected.json says so.
+llama_bias, qwen3_moe_fp8 and DeepSeek's were made with transformers 5.24.0 and torch 2.15.0; expected.json says so.
+Older transformers are wrong for DeepSeek (groups that are masked with 0, V2 without YaRN's factor of the scores).
 """
 
 import json
@@ -113,7 +114,55 @@ def qwen3_moe_fp8():
         norm_topk_prob=True, mlp_only_layers=[1])), [5, 60]
 
 
-MODELS = (llama3, qwen2, qwen3, yarn, qwen3_moe, qwen3_moe_step, mixtral, mistral, llama_bias, qwen3_moe_fp8)
+LATENT = dict(kv_lora_rank=32, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=20, num_key_value_heads=4,
+              tie_word_embeddings=False, max_position_embeddings=256)
+
+
+def deepseek_v2():
+    """As V2-Lite, with queries of full rank and a softmax, but the groups of V2."""
+    return transformers.DeepseekV2ForCausalLM(transformers.DeepseekV2Config(
+        **{**SHAPE, **LATENT, "num_hidden_layers": 3}, rope_parameters=default_rope(1e4), q_lora_rank=None,
+        n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=2,
+        first_k_dense_replace=1, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+        routed_scaling_factor=1.5, norm_topk_prob=False)), [5, 100]
+
+
+def deepseek(**changes):
+    return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(
+        **{**SHAPE, **LATENT, "q_lora_rank": 40, "num_nextn_predict_layers": 0, "first_k_dense_replace": 1,
+           "routed_scaling_factor": 2.5, "norm_topk_prob": True, "n_shared_experts": 1,
+           "rope_parameters": dict(rope_type="yarn", rope_theta=1e4, factor=4.0, mscale=0.9, mscale_all_dim=0.8,
+                                   original_max_position_embeddings=64, beta_fast=32, beta_slow=1), **changes}))
+
+
+def deepseek_v3():
+    return deepseek(n_routed_experts=16, num_experts_per_tok=4, n_group=4, topk_group=2, moe_intermediate_size=24), [
+        17, 130]
+
+
+def deepseek_v3_fp8():
+    """Ragged blocks, and one that ends inside a head of kv_b_proj."""
+    return deepseek(hidden_size=160, intermediate_size=144, num_hidden_layers=2, kv_lora_rank=144, q_lora_rank=136,
+                    n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=136), [
+        5, 60]
+
+
+MODELS = (llama3, qwen2, qwen3, yarn, qwen3_moe, qwen3_moe_step, mixtral, mistral, llama_bias, qwen3_moe_fp8,
+          deepseek_v2, deepseek_v3, deepseek_v3_fp8)
+
+
+def add_mtp(path):
+    """A layer that predicts further tokens behind the others, as DeepSeek-V3's checkpoints have."""
+    config = json.loads((path / "config.json").read_text())
+    layer = config["num_hidden_layers"]
+    tensors = safetensors.torch.load_file(path / "model.safetensors")
+    hidden = config["hidden_size"]
+    for name, shape in (("eh_proj", (hidden, 2 * hidden)), ("enorm", (hidden,)), ("hnorm", (hidden,)),
+                        ("shared_head.norm", (hidden,)), ("mlp.gate", (4, hidden))):
+        tensors[f"model.layers.{layer}.{name}.weight"] = torch.ones(shape, dtype=torch.bfloat16)
+    safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    config["num_nextn_predict_layers"] = 1
+    (path / "config.json").write_text(json.dumps(config, indent=2))
 
 
 def quantise(path):
@@ -122,7 +171,7 @@ def quantise(path):
     stored, worth = {}, {}
     for name, tensor in safetensors.torch.load_file(file).items():
         stored[name], worth[name] = tensor, tensor.float()
-        if "_proj.weight" not in name:
+        if "_proj.weight" not in name and "_proj_with_mqa.weight" not in name:
             continue
         rows, columns = tensor.shape
         scales = torch.zeros(-(-rows // 128), -(-columns // 128))
@@ -150,11 +199,26 @@ class RoutingMargin:
         for module in model.modules():
             if type(module).__name__.endswith("TopKRouter"):
                 module.register_forward_hook(self.look)
+            if type(module).__name__.endswith("TopkRouter"):
+                module.register_forward_hook(self.look_at_groups)
 
     def look(self, module, _inputs, outputs):
         sorted_logits = outputs[0].float().sort(dim=-1, descending=True).values
         lead = sorted_logits[:, module.top_k - 1] - sorted_logits[:, module.top_k]
         self.least = min(self.least, lead.min().item())
+
+    def look_at_groups(self, module, _inputs, outputs):
+        """DeepSeek's: scores are below 1, and so near one another that a hundredth of the margin must do."""
+        bias = getattr(module, "e_score_correction_bias", None)
+        scores = outputs[0].float().softmax(dim=-1) if bias is None else outputs[0].float().sigmoid() + bias
+        groups = scores.view(len(scores), module.num_group, -1)
+        worth = groups.max(dim=-1).values if bias is None else groups.topk(2, dim=-1).values.sum(dim=-1)
+        kept = worth.topk(module.topk_group, dim=-1)
+        among = groups.gather(1, kept.indices[..., None].expand(-1, -1, groups.shape[-1])).flatten(1)
+        for values, count in ((worth, module.topk_group), (among, module.top_k)):
+            best = values.sort(dim=-1, descending=True).values
+            if count < best.shape[1]:
+                self.least = min(self.least, 100 * (best[:, count - 1] - best[:, count]).min().item())
 
     def take(self):
         least, self.least = self.least, float("inf")
@@ -173,6 +237,9 @@ def spread_weights(model, generator):
             value = noise * (2.0 if "o_proj" in name or "down_proj" in name else 1.5)
             value = value / parameter.shape[-1] ** 0.5
         parameter.data.copy_(value)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator) - 0.05)
 
 
 def greedy(model, prompt):
@@ -229,6 +296,8 @@ def main():
                 model, narrow = (type(model).from_pretrained(
                     directory, torch_dtype=dtype, attn_implementation="eager").eval()
                     for dtype in (torch.float32, torch.bfloat16))
+        if name == "deepseek_v3":
+            add_mtp(path)
         cases = []
         for length in lengths:
             prompt, tokens, lead = decided_prompt(model, length, generator)

@@ -83,6 +83,7 @@ class DecodeWitness {
   void Hear(const decode::AbortRequested& event);
   void Hear(const decode::StepFinished& event);
   void Hear(const decode::DrainBegan& event);
+  void Hear(const decode::FlushCache& /*event*/) {}  // Nothing is cached here.
   void Hear(const decode::Tick& event);
   void Hear(const KvCommitted& event);
   void Hear(const KvFailed& event);

@@ -114,6 +114,7 @@ constexpr Misfit kMisfits[] = {
     {"layer count", [](Info& w) { w.layers.end = ++w.fingerprint.kv_layout.layers; }},
     {"KV heads", [](Info& w) { ++w.fingerprint.kv_layout.kv_heads; }},
     {"head dimension", [](Info& w) { ++w.fingerprint.kv_layout.head_dim; }},
+    {"KV planes", [](Info& w) { w.fingerprint.kv_layout.planes = 1; }},
     {"bytes per element", [](Info& w) { ++w.fingerprint.kv_layout.bytes_per_element; }},
     {"weights of layer 0", [](Info& w) { w.fingerprint.layer_hashes[0] += 1000; }},
     {"embedding", [](Info& w) { ++w.fingerprint.embedding_hash; }},

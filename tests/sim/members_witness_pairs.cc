@@ -17,10 +17,9 @@ bool Reaches(const MembersWitness::Member& from, const MembersWitness::Member& t
 
 auto AsTuple(const router::Pair& pair) {
   return std::tie(pair.chain.chain_id, pair.chain.stages, pair.writers, pair.chain.stage0,
-                  pair.chain.load, pair.chain.max_prompt_tokens, pair.chain.draining, pair.decode,
-                  pair.followers, pair.decode_load, pair.decode_capacity_tokens,
-                  pair.max_context_tokens, pair.decode_slots, pair.chain.capacity_tokens,
-                  pair.page_size);
+                  pair.chain.max_prompt_tokens, pair.chain.draining, pair.decode, pair.followers,
+                  pair.decode_capacity_tokens, pair.max_context_tokens, pair.decode_slots,
+                  pair.chain.capacity_tokens, pair.page_size);
 }
 
 // The chain or decode service that it is of, and how many processes those are.
@@ -68,7 +67,6 @@ const std::vector<router::Pair>& MembersWitness::Pairs() {
     router::Chain chain;
     chain.chain_id = first.info.chain_id;
     chain.stage0 = first.info.instance;
-    chain.load = first.load;
     chain.max_prompt_tokens = first.info.max_context_tokens;
     chain.capacity_tokens = TokensOf(first.info);
     std::vector<KvWriter> writers;
@@ -110,7 +108,7 @@ void MembersWitness::AddPair(const router::Chain& chain, const std::vector<KvWri
     tokens = std::min(tokens, TokensOf(decode->info));
     if (decode != &first) followers.push_back(decode->info.instance);
   }
-  pairs_.push_back({chain, first.info.instance, first.load, tokens,
+  pairs_.push_back({chain, first.info.instance, tokens,
                     std::min<int64_t>(first.info.max_context_tokens, tokens),
                     first.info.max_running_requests, first.info.fingerprint.kv_layout.page_size,
                     std::move(followers), writers});

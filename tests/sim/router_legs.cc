@@ -60,7 +60,10 @@ void RouterProcess::PerformLeg(const router::TellRouter& act) {
     HandleRefusable(replied->attempt_id, replied->ticket.status(), act.event);
   } else if (const auto* ended = std::get_if<router::PrefillEnded>(&act.event)) {
     CheckToldRightly(ended->status);
-    HandleRefusable(ended->attempt_id, ended->status, act.event);
+    // Something of it is cached, or nothing: the router must not depend on it.
+    router::PrefillEnded told = *ended;
+    told.cached_tokens = static_cast<int>(Mix64(told.attempt_id) % 3 * 64);
+    HandleRefusable(told.attempt_id, told.status, told);
   } else {
     if (const auto* over = std::get_if<router::DecodeEnded>(&act.event)) {
       CheckToldRightly(over->outcome.status());

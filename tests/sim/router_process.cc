@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/random.h"
 #include "common/base/status.h"
+#include "services/router/core/prefix_keys.h"
 #include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/prefill_process.h"
@@ -35,8 +37,18 @@ router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
   limits.pairing_timeout_us = times.pairing_timeout_us;
   limits.membership.pair_grace_us = times.pairing_timeout_us;
   limits.max_attempts = topology.max_attempts;
-  limits.policy = topology.least_load ? router::Policy::kLeastLoad : router::Policy::kRoundRobin;
+  limits.policy = topology.policy;
   return limits;
+}
+
+// Prompts of some families begin alike.
+std::vector<uint64_t> PrefixOf(uint64_t call_id, int prompt_tokens) {
+  constexpr uint64_t kFamilies = 5;
+  std::vector<uint64_t> keys;
+  while (router::PrefixTokens(keys.size() + 1) <= prompt_tokens) {
+    keys.push_back(Mix64(call_id % kFamilies ^ Mix64(keys.size())));
+  }
+  return keys;
 }
 
 // Covers what a process holds: its layers, and the model's ends if they are among them.
@@ -191,6 +203,8 @@ void RouterProcess::Submit(uint64_t id) {
   event.max_tokens = client.max_tokens;
   event.deadline_us = client.deadline_us;
   event.prompt_logprobs = client.prompt_logprobs;
+  event.prefix = PrefixOf(id, client.prompt_tokens);
+  event.routing_key = id % 3 == 0 ? 0 : 1 + Mix64(id % 7);
   Handle(event);
 }
 

@@ -141,18 +141,20 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
                        (SameDecode(pair, request.failed->pair) ||
                         pair.chain.stages == request.failed->pair.chain.stages);
   const bool no_room = !HasRoom(request, pair, room);
+  if (limits_.policy != router::Policy::kRoundRobin &&
+      limits_.policy != router::Policy::kLeastLoad) {
+    return {again, no_room, false, false, 0, 0, 0, 0};  // What all policies must heed.
+  }
   if (limits_.policy == router::Policy::kRoundRobin) {
     return {again, no_room, false, between, 0, 0, chain_used, decode_used};
   }
   const Work chain = WorkOn(pair.chain.stage0);
   const Work decode = WorkOn(pair.decode);
   const Others others = others_on(pair.decode);
-  const int requests =
-      std::max(decode.decode_requests + others.requests, pair.decode_load.running_requests);
+  const int requests = decode.decode_requests + others.requests;
   const int64_t tokens = decode.context_tokens + others.context_tokens + request.ContextIn(pair);
   const bool full = requests >= pair.decode_slots || tokens > pair.decode_capacity_tokens;
-  const int64_t before = std::max(chain.prompt_tokens + others_on(pair.chain.stage0).prompt_tokens,
-                                  pair.chain.load.queued_tokens);
+  const int64_t before = chain.prompt_tokens + others_on(pair.chain.stage0).prompt_tokens;
   return {again, no_room, full, between, before, requests, chain_used, decode_used};
 }
 

@@ -23,7 +23,11 @@ Topology DrawTopology(Random& random) {
   topology.activation_credits = static_cast<int>(random.Between(1, 3));
   topology.plans_in_flight = static_cast<int>(random.Between(1, 4));
   topology.max_attempts = random.Chance(0.7) ? 2 : 1;
-  topology.least_load = random.Chance(0.5);
+  constexpr router::Policy kPolicies[] = {
+      router::Policy::kCost,           router::Policy::kLeastLoad,    router::Policy::kRoundRobin,
+      router::Policy::kRandom,         router::Policy::kPowerOfTwo,   router::Policy::kCacheAware,
+      router::Policy::kConsistentHash, router::Policy::kLengthBuckets};
+  topology.policy = random.Chance(0.3) ? kPolicies[0] : kPolicies[random.Below(8)];
   topology.part_layers = static_cast<int>(random.Between(1, 12));
   topology.shares_plans = random.Chance(0.9);
   topology.new_names = random.Chance(0.2);

@@ -15,6 +15,7 @@
 #include "common/chunking/stage_cost.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
+#include "services/router/core/policies/policy.h"
 #include "tests/sim/timings.h"
 
 namespace baton::sim {
@@ -52,7 +53,7 @@ struct Topology {
   bool lonely = false;
   // Routers are in no name; they announce themselves to workers, as Kubernetes lets them.
   bool announced = false;
-  bool least_load = true;
+  router::Policy policy = router::Policy::kCost;
   int64_t step_us = 300;   // Fixed time of a decode step, without its sequences.
   int compute_factor = 1;  // How much longer than in a fast chain a chunk takes.
   // From then on the last stage takes kSlowdown times as long; or, if `unsteady`, each stage takes

@@ -94,8 +94,12 @@ void Workload::SendProbe(int router, int64_t at_us) {
 }
 
 // Until every chain and every decode service has answered one: where all are idle, requests go to
-// who was used the longest ago.
+// the one that was used the longest ago, by policies that go by turns or load alone.
 void Workload::ProbeAgain() {
+  if (topology_.policy != router::Policy::kLeastLoad &&
+      topology_.policy != router::Policy::kRoundRobin) {
+    return;
+  }
   const std::string idle = FindIdle();
   if (idle.empty()) return;
   if (world_.now_us() >= ProbesUs() + kLastProbeUs + kProbesAgainUs) {

@@ -32,6 +32,8 @@ BENCHES = {
     "load": ("//services/baton", "short and long prompts under load, fair and first come, first served", "script"),
     "parallel": ("//tests/bench:parallel", "element types, the seam, row-parallel chunks (root)", "script"),
     "pipeline": ("//services/baton", "what a second stage on a core of its own gains, really computed", "script"),
+    "router": ("//tests/bench:router", "the router's choice and heartbeats, 10,000 workers; TTFT by policy, simulated",
+               "script"),
     "simulate": ("//services/baton", "what `baton simulate` predicts beside real processes", "script"),
     "tokenizer": ("//common/tokenizer:tokenizer_benchmark", "encode and decode MB/s", "google"),
     "serving": ("//services/baton", "TTFT and TPOT of local clusters, two stages beside one", "script"),

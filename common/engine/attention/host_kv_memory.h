@@ -29,15 +29,19 @@ class KvPool {
   // All pages, concatenated.
   std::span<std::byte> Bytes() { return {base_, size_}; }
 
-  // [token][dim] of one head, for `layer` of the whole model's numbering, as elements of the
+  // [token][row] of one head, for `layer` of the whole model's numbering, as elements of the
   // geometry's type (float or kernels::Bf16).
   template <typename Element>
+  Element* Plane(int page, int layer, int plane, int head) {
+    return reinterpret_cast<Element*>(Head(page, layer, plane, head));
+  }
+  template <typename Element>
   Element* Keys(int page, int layer, int head) {
-    return reinterpret_cast<Element*>(Head(page, layer, 0, head));
+    return Plane<Element>(page, layer, 0, head);
   }
   template <typename Element>
   Element* Values(int page, int layer, int head) {
-    return reinterpret_cast<Element*>(Head(page, layer, 1, head));
+    return Plane<Element>(page, layer, 1, head);
   }
 
  private:

@@ -29,7 +29,7 @@ class YarnRamp {
     const auto dimension = [&](double turns) {
       const double ratio =
           scaling.original_max_position_embeddings / (turns * 2 * std::numbers::pi);
-      return config.head_dim * std::log(ratio) / (2 * std::log(config.rope_theta));
+      return config.rope_dim() * std::log(ratio) / (2 * std::log(config.rope_theta));
     };
     low_ = dimension(scaling.beta_fast);
     high_ = dimension(scaling.beta_slow);
@@ -38,7 +38,7 @@ class YarnRamp {
       high_ = std::ceil(high_);
     }
     low_ = std::max(low_, 0.0);
-    high_ = std::min(high_, config.head_dim - 1.0);
+    high_ = std::min(high_, config.rope_dim() - 1.0);
     if (low_ == high_) high_ += 0.001;  // Hugging Face's step.
   }
 
@@ -64,8 +64,8 @@ Rotary::Rotary(const ModelConfig& config) {
   magnitude_ = static_cast<float>(scaling.magnitude);
   std::optional<YarnRamp> ramp;
   if (scaling.kind == RopeKind::kYarn) ramp.emplace(config, scaling);
-  for (int index = 0; index < config.head_dim / 2; ++index) {
-    const float exponent = static_cast<float>(2 * index) / static_cast<float>(config.head_dim);
+  for (int index = 0; index < config.rope_dim() / 2; ++index) {
+    const float exponent = static_cast<float>(2 * index) / static_cast<float>(config.rope_dim());
     const double turns = 1 / std::pow(config.rope_theta, double{exponent});
     auto frequency = static_cast<float>(turns);
     switch (scaling.kind) {

@@ -12,7 +12,7 @@ class Rotary {
  public:
   explicit Rotary(const ModelConfig& config);
 
-  // Writes cosines and sines of `position`, head_dim / 2 each, times the magnitude of a scaling
+  // Writes cosines and sines of `position`, rope_dim / 2 each, times the magnitude of a scaling
   // that has one. Angles are rounded to float32 where Hugging Face rounds them: at positions in the
   // thousands that shows in the logits.
   void Angles(int position, float* cos, float* sin) const;

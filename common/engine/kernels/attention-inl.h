@@ -111,16 +111,16 @@ __attribute__((noinline)) void SoftmaxBlock(RowState& row, int block_begin, floa
 }
 
 // accumulator_r[0, kVecs * kLanes) += weights_r . values over keys [0, key_end), in key order;
-// `tiles` hold the values, read from column `d` on.
+// `tiles` hold rows of `row` elements, read from column `d` on.
 template <int kRows, int kVecs, typename Element>
-inline void WeighColumns(const float* scores, const Element* const* tiles, int key_end, int dim,
-                         int d, float* accumulator) {
+inline void WeighColumns(const float* scores, const Element* const* tiles, int key_end, int row,
+                         int dim, int d, float* accumulator) {
   Vec sum[kRows][kVecs];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVecs; ++v) sum[r][v] = Load(accumulator + r * dim + d + v * kLanes);
   }
   for (int k = 0; k < key_end; ++k) {
-    const Element* value = tiles[k / kKeyTile] + (k % kKeyTile) * dim + d;
+    const Element* value = tiles[k / kKeyTile] + (k % kKeyTile) * row + d;
     Vec column[kVecs];
     for (int v = 0; v < kVecs; ++v) column[v] = Load(value + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
@@ -133,6 +133,11 @@ inline void WeighColumns(const float* scores, const Element* const* tiles, int k
   }
 }
 
+template <typename Element>
+int ValueDim(const AttentionArgs<Element>& args) {
+  return args.value_dim > 0 ? args.value_dim : args.head_dim;
+}
+
 // One block of keys for exactly `count` rows, 1 <= count <= kRows.
 template <int kRows, typename Element>
 inline void AttendRows(int count, RowState* rows, const AttentionArgs<Element>& args,
@@ -143,9 +148,10 @@ inline void AttendRows(int count, RowState* rows, const AttentionArgs<Element>& 
       return;
     }
   }
-  const int dim = args.head_dim;
+  const int row = args.head_dim;
+  const int dim = ValueDim(args);
   float scores[kRows * kKeyBlock];
-  Scores<kRows>(rows, transposed, dim, scores);
+  Scores<kRows>(rows, transposed, row, scores);
   for (int r = 0; r < kRows; ++r) {
     SoftmaxBlock(rows[r], block_begin, args.scale * kLog2E, dim, scores + r * kKeyBlock,
                  accumulator + r * dim);
@@ -153,20 +159,20 @@ inline void AttendRows(int count, RowState* rows, const AttentionArgs<Element>& 
   const Element* const* tiles = args.kv.values + block_begin / kKeyTile;
   int d = 0;
   for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
-    WeighColumns<kRows, kWide>(scores, tiles, key_end, dim, d, accumulator);
+    WeighColumns<kRows, kWide>(scores, tiles, key_end, row, dim, d, accumulator);
   }
   for (; d + 2 * kLanes <= dim; d += 2 * kLanes) {
-    WeighColumns<kRows, 2>(scores, tiles, key_end, dim, d, accumulator);
+    WeighColumns<kRows, 2>(scores, tiles, key_end, row, dim, d, accumulator);
   }
   for (; d < dim; d += kLanes) {
-    WeighColumns<kRows, 1>(scores, tiles, key_end, dim, d, accumulator);
+    WeighColumns<kRows, 1>(scores, tiles, key_end, row, dim, d, accumulator);
   }
 }
 
 // Processes all keys for up to kQueryRows rows.
 template <typename Element>
 void AttendQueryRows(RowState* rows, int count, const AttentionArgs<Element>& args) {
-  const int dim = args.head_dim;
+  const int dim = ValueDim(args);
   float accumulator[kQueryRows * kMaxHeadDim];
   float transposed[kMaxHeadDim * kKeyBlock];
   for (int i = 0; i < count * dim; ++i) accumulator[i] = 0;
@@ -175,8 +181,8 @@ void AttendQueryRows(RowState* rows, int count, const AttentionArgs<Element>& ar
   for (int block = rows[0].first / kKeyBlock * kKeyBlock; block < positions; block += kKeyBlock) {
     // Keys and values past the last visible position may never have been written.
     const int key_end = Min(positions - block, kKeyBlock);
-    TransposeKeys(args.kv.keys + block / kKeyTile, (key_end + kKeyTile - 1) / kKeyTile, dim,
-                  transposed);
+    TransposeKeys(args.kv.keys + block / kKeyTile, (key_end + kKeyTile - 1) / kKeyTile,
+                  args.head_dim, transposed);
     for (int r = 0; r < count; r += kRowTile) {
       const int tile = Min(count - r, kRowTile);
       // Both ends of what rows see increase with r.
@@ -207,7 +213,7 @@ void Attention(const AttentionArgs<Element>& args) {
                        args.query + static_cast<size_t>(token) * args.query_stride +
                            static_cast<size_t>(head * args.head_dim),
                        args.output + static_cast<size_t>(token) * args.output_stride +
-                           static_cast<size_t>(head * args.head_dim)};
+                           static_cast<size_t>(head * ValueDim(args))};
       if (count == kQueryRows) {
         AttendQueryRows(rows, count, args);
         count = 0;

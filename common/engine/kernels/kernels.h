@@ -33,8 +33,9 @@ namespace baton::kernels {
 inline constexpr int kKeyTile = 16;
 inline constexpr int kKeyBlock = 64;
 
-// The largest head_dim that attention supports; it must be a multiple of kKeyTile.
-inline constexpr int kMaxHeadDim = 256;
+// The largest head_dim that attention supports; it must be a multiple of kKeyTile. The rows of
+// DeepSeek's latent attention have so many elements.
+inline constexpr int kMaxHeadDim = 576;
 
 // A bfloat16 number: the upper half of a float32.
 struct Bf16 {
@@ -88,12 +89,15 @@ struct KvTiles {
 template <typename Element>
 struct AttentionArgs {
   const float* query;  // Token t, head h at query + t * query_stride + h * head_dim.
-  float* output;       // The same layout, with output_stride.
+  float* output;       // The same layout, with output_stride and value_dim.
   size_t query_stride;
   size_t output_stride;
   int tokens;
   int heads;  // Query heads of this KV head.
   int head_dim;
+  // A value is the first so many elements of its row, which has head_dim; 0: all. A multiple of
+  // kKeyTile.
+  int value_dim = 0;
   int first_position;  // Token 0's; token t attends to positions up to first_position + t,
   int window = 0;      // and to so many at most, the last ones; 0: to all.
   float scale;

@@ -125,7 +125,7 @@ void AttendRow(const AttentionArgs<Element>& args, const float* query, int posit
     weights[p] = p < static_cast<size_t>(first) ? 0 : std::exp(weights[p] - max);
     sum += weights[p];
   }
-  for (int d = 0; d < dim; ++d) {
+  for (int d = 0; d < (args.value_dim > 0 ? args.value_dim : dim); ++d) {
     double value = 0;
     for (int p = first; p < positions; ++p) {
       value += weights[static_cast<size_t>(p)] * Widen(Row(args.kv.values, p, dim)[d]);
@@ -139,9 +139,12 @@ void Attention(const AttentionArgs<Element>& args) {
   for (int token = 0; token < args.tokens; ++token) {
     for (int head = 0; head < args.heads; ++head) {
       const auto offset = static_cast<size_t>(head) * static_cast<size_t>(args.head_dim);
+      const auto value_dim =
+          static_cast<size_t>(args.value_dim > 0 ? args.value_dim : args.head_dim);
+      const size_t to = static_cast<size_t>(head) * value_dim;
       AttendRow(args, args.query + static_cast<size_t>(token) * args.query_stride + offset,
                 args.first_position + token + 1,
-                args.output + static_cast<size_t>(token) * args.output_stride + offset);
+                args.output + static_cast<size_t>(token) * args.output_stride + to);
     }
   }
 }

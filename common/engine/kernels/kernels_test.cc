@@ -210,6 +210,39 @@ TEST_P(KernelsTest, AttentionMatchesScalarOnRandomShapes) {
   }
 }
 
+// As DeepSeek's: the first columns of a row are the value as well.
+TEST_P(KernelsTest, AttentionMatchesScalarWhereValuesArePartOfTheKeys) {
+  for (int trial = 0; trial < 8; ++trial) {
+    const int value_dim = kKeyTile * static_cast<int>(random_.Between(1, 32));
+    const int dim = value_dim + kKeyTile * static_cast<int>(random_.Between(0, 4));
+    const int heads = static_cast<int>(random_.Between(1, 7));
+    const int tokens = static_cast<int>(random_.Between(1, 40));
+    const int prefix = static_cast<int>(random_.Between(0, 150));
+    SCOPED_TRACE(testing::Message() << tokens << " tokens after " << prefix << ", " << heads
+                                    << " heads of " << value_dim << " of " << dim);
+    const Sequence sequence(random_, prefix + tokens, dim);
+    const auto query = RandomFloats(random_, Size(tokens, heads, dim));
+    const auto run = [&](const KernelTable& table) {
+      std::vector<float> output(Size(tokens, heads, value_dim));
+      AttentionArgs<float> args;
+      args.query = query.data();
+      args.output = output.data();
+      args.query_stride = Size(heads, dim);
+      args.output_stride = Size(heads, value_dim);
+      args.tokens = tokens;
+      args.heads = heads;
+      args.head_dim = dim;
+      args.value_dim = value_dim;
+      args.first_position = prefix;
+      args.scale = 1.0f / std::sqrt(static_cast<float>(dim));
+      args.kv = {sequence.keys.data(), sequence.keys.data()};
+      table.attention(args);
+      return output;
+    };
+    ExpectClose(run(kernels()), run(Scalar()), 1e-5);
+  }
+}
+
 TEST_P(KernelsTest, AttentionRowsDoNotDependOnTheirChunk) {
   const int dim = 48;
   const int heads = 3;

@@ -1,7 +1,6 @@
 #include "common/engine/native/cpu_stage_model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -30,14 +29,6 @@ absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options, Eleme
   return LinearFactory(torch->make_linear);
 }
 
-// Stores a key or a value in a page.
-void Keep(const kernels::KernelTable& /*table*/, const float* from, size_t count, float* to) {
-  std::copy_n(from, count, to);
-}
-void Keep(const kernels::KernelTable& table, const float* from, size_t count, kernels::Bf16* to) {
-  table.to_bf16(from, count, to);
-}
-
 }  // namespace
 
 CpuStageModel::CpuStageModel(const StageSetup& setup, const kernels::KernelTable& kernels,
@@ -50,20 +41,22 @@ CpuStageModel::CpuStageModel(const StageSetup& setup, const kernels::KernelTable
       kernels_(kernels),
       threads_(options.threads),
       rotary_(config_),
-      attention_scale_(1 / std::sqrt(static_cast<float>(config_.head_dim))),
+      attention_scale_(config_.attention_scale()),
       feed_forward_(kernels, sizes_, shard_.experts),
+      latent_attention_(kernels, sizes_, threads_),
       group_(shard_.rank, options.row_parallel, config_.hidden_size) {}
 
 void CpuStageModel::AllocateScratch() {
   const auto rows = [](int64_t columns) { return std::vector<float>(Floats(kRowBlock, columns)); };
   scratch_.normed = rows(config_.hidden_size);
-  scratch_.qkv = rows(int64_t{sizes_.query_size()} + 2 * int64_t{sizes_.kv_size()});
-  scratch_.attended = rows(sizes_.query_size());
+  scratch_.attended = rows(sizes_.attended_size());
   if (group_.alone()) {
     scratch_.projected = rows(config_.hidden_size);
   } else if (last_stage()) {
     scratch_.vocabulary.resize(Floats(kLogitRows, sizes_.vocab_size));
   }
+  if (config_.latent.kv_rank > 0) return latent_attention_.Allocate();
+  scratch_.qkv = rows(int64_t{sizes_.query_size()} + 2 * int64_t{sizes_.kv_size()});
   max_tiles_ = static_cast<size_t>(
       (int64_t{config_.max_position_embeddings} + kernels::kKeyTile - 1) / kernels::kKeyTile);
   const size_t tiles = static_cast<size_t>(sizes_.num_key_value_heads) * max_tiles_;
@@ -95,8 +88,11 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
       return MakeNativeScaledLinear(outputs, inputs, offset, *kernels, threads);
     };
   }
-  BATON_ASSIGN_OR_RETURN(model->stage_,
-                         LoadStage(setup, make_linear, make_scaled, options.on_progress));
+  const auto make_heads = [kernels](int heads, int outputs, int inputs, ElementType type) {
+    return MakeNativeHeadLinear(heads, outputs, inputs, type, *kernels);
+  };
+  BATON_ASSIGN_OR_RETURN(
+      model->stage_, LoadStage(setup, make_linear, make_scaled, make_heads, options.on_progress));
   // After the weights: only now are the sizes in config.json checked against real tensors.
   BATON_ASSIGN_OR_RETURN(model->pool_, KvPool::Create(setup.kv));
   model->kv_memory_ = std::make_unique<HostKvMemory>(setup.kv, model->pool_->Bytes());
@@ -277,8 +273,19 @@ absl::Status CpuStageModel::FinishSums(size_t chunk, bool ends_layer, float* x) 
 void CpuStageModel::Attention(const Batch& batch, int layer, int begin, int end, const float* x,
                               float* projected) {
   const LayerBlock& block = BlockOf(layer);
-  ProjectQkv(block, begin, end - begin, x + Floats(begin, config_.hidden_size));
-  StoreAndAttend(batch, layer, begin, end - begin);
+  const float* const rows = x + Floats(begin, config_.hidden_size);
+  if (config_.latent.kv_rank > 0) {
+    const size_t angles = Floats(begin, rotary_.half_dim());
+    latent_attention_.Apply(
+        block,
+        {batch,
+         std::span(places_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+         &cos_[angles], &sin_[angles]},
+        layer, rows, *pool_, scratch_.attended.data());
+  } else {
+    ProjectQkv(block, begin, end - begin, rows);
+    StoreAndAttend(batch, layer, begin, end - begin);
+  }
   block.o->Apply(scratch_.attended.data(), end - begin, projected);
   if (!block.o_bias.empty()) {
     kernels_.add_bias(block.o_bias.data(), end - begin, config_.hidden_size, projected);

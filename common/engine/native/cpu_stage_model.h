@@ -1,6 +1,6 @@
 // The stage model that computes with Baton's own kernels on the CPU: a layer loop over shared
-// blocks (attention with optional biases, q/k norms and window, rotary embeddings, SwiGLU, experts)
-// that ModelConfig describes.
+// blocks (attention with optional biases, q/k norms and window, rotary embeddings, latent
+// attention, SwiGLU, experts) that ModelConfig describes.
 #ifndef COMMON_ENGINE_NATIVE_CPU_STAGE_MODEL_H_
 #define COMMON_ENGINE_NATIVE_CPU_STAGE_MODEL_H_
 
@@ -12,6 +12,8 @@
 #include "common/engine/attention/rotary.h"
 #include "common/engine/kernels/kernels.h"
 #include "common/engine/native/feed_forward.h"
+#include "common/engine/native/latent_attention.h"
+#include "common/engine/native/row_place.h"
 #include "common/engine/native/thread_pool.h"
 #include "common/engine/ranks/rank_group.h"
 #include "common/engine/stage_model.h"
@@ -53,19 +55,13 @@ class CpuStageModel final : public StageModel {
   struct Scratch {
     std::vector<float> normed;     // [rows, hidden]
     std::vector<float> qkv;        // [rows, query_size + 2 * kv_size]
-    std::vector<float> attended;   // [rows, query_size]
+    std::vector<float> attended;   // [rows, attended_size]
     std::vector<float> projected;  // [rows, hidden]; only with one rank. Grows for sparse layers.
     std::vector<float>
         vocabulary;          // [kLogitRows, vocab]; only with several ranks, on the last stage.
     TileLists<float> tiles;  // This or the next one is used, by the type of the pages.
     TileLists<kernels::Bf16> bf16_tiles;
   };
-  // The slice and the position in its sequence of a row of the packed batch.
-  struct RowPlace {
-    int slice;
-    int position;
-  };
-
   CpuStageModel(const StageSetup& setup, const kernels::KernelTable& kernels,
                 const ExecutorOptions& options);
 
@@ -123,6 +119,7 @@ class CpuStageModel final : public StageModel {
   const float attention_scale_;
   StageBlocks stage_;
   FeedForward feed_forward_;
+  AbsorbedAttention latent_attention_;
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<HostKvMemory> kv_memory_;  // Over the pool's pages.
 
@@ -130,7 +127,7 @@ class CpuStageModel final : public StageModel {
   Scratch scratch_;
   size_t max_tiles_ = 0;  // The most tiles that a sequence has.
   std::vector<RowPlace> places_;
-  std::vector<float> cos_, sin_;  // [batch tokens, head_dim / 2]
+  std::vector<float> cos_, sin_;  // [batch tokens, rope_dim / 2]
   std::vector<float> hidden_;     // [batch tokens, hidden]; see ResidualStream.
   std::vector<std::byte> whole_;  // The input, gathered from all ranks' slices.
   std::vector<float>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace baton {
 namespace {
@@ -10,21 +11,27 @@ size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows *
 
 }  // namespace
 
-void RouteToken(std::span<const float> scores, bool normalise, std::span<ExpertShare> chosen) {
+namespace {
+
+// Fills `chosen` with the indexes of the highest values, as Router::Route says.
+void ChooseBest(std::span<const float> values, std::span<ExpertShare> chosen) {
   for (size_t rank = 0; rank < chosen.size(); ++rank) {
     const std::span<const ExpertShare> taken = chosen.first(rank);
     int best = -1;
-    for (int expert = 0; expert < static_cast<int>(scores.size()); ++expert) {
+    for (int index = 0; index < static_cast<int>(values.size()); ++index) {
       const bool is_taken = std::ranges::any_of(
-          taken, [expert](const ExpertShare& share) { return share.expert == expert; });
+          taken, [index](const ExpertShare& share) { return share.expert == index; });
       if (is_taken) continue;
-      // The first one is taken even if its score is no number.
-      if (best < 0 || scores[static_cast<size_t>(expert)] > scores[static_cast<size_t>(best)]) {
-        best = expert;
+      // The first one is taken even if its value is no number.
+      if (best < 0 || values[static_cast<size_t>(index)] > values[static_cast<size_t>(best)]) {
+        best = index;
       }
     }
     chosen[rank].expert = best;
   }
+}
+
+void WeighBySoftmax(std::span<const float> scores, bool normalise, std::span<ExpertShare> chosen) {
   const auto score_of = [&](int expert) { return scores[static_cast<size_t>(expert)]; };
   const float max = score_of(chosen[0].expert);
   float sum = 0;
@@ -38,14 +45,84 @@ void RouteToken(std::span<const float> scores, bool normalise, std::span<ExpertS
   for (ExpertShare& share : chosen) share.weight /= sum;
 }
 
+float Sigmoid(float score) { return 1 / (1 + std::exp(-score)); }
+
+void WeighBySigmoid(std::span<const float> scores, bool normalise, std::span<ExpertShare> chosen) {
+  constexpr float kTiny = 1e-20f;  // All scores of the chosen may be 0.
+  float sum = kTiny;
+  for (ExpertShare& share : chosen) {
+    share.weight = Sigmoid(scores[static_cast<size_t>(share.expert)]);
+    sum += share.weight;
+  }
+  if (!normalise) return;
+  for (ExpertShare& share : chosen) share.weight /= sum;
+}
+
+}  // namespace
+
+Router::Router(const Experts& experts) : experts_(experts) {
+  merits_.resize(static_cast<size_t>(experts.count));
+  group_merits_.resize(static_cast<size_t>(experts.groups));
+  groups_.resize(static_cast<size_t>(experts.groups_kept));
+}
+
+void Router::Route(std::span<const float> scores, std::span<const float> bias,
+                   std::span<ExpertShare> chosen) {
+  const bool sigmoid = experts_.score == ExpertScore::kSigmoid;
+  std::span<const float> merits = scores;
+  if (sigmoid || experts_.groups > experts_.groups_kept) {
+    for (size_t i = 0; i < merits_.size(); ++i) {
+      merits_[i] = sigmoid ? Sigmoid(scores[i]) + (bias.empty() ? 0 : bias[i]) : scores[i];
+    }
+    KeepGroups(merits_);
+    merits = merits_;
+  }
+  ChooseBest(merits, chosen);
+  if (sigmoid) {
+    WeighBySigmoid(scores, experts_.normalise, chosen);
+  } else {
+    WeighBySoftmax(scores, experts_.normalise, chosen);
+  }
+  if (experts_.scaling == 1) return;
+  for (ExpertShare& share : chosen) share.weight *= static_cast<float>(experts_.scaling);
+}
+
+// Experts of other groups become -infinity. A softmax keeps the order of the scores, so that they
+// may stand for it.
+void Router::KeepGroups(std::span<float> merits) {
+  if (experts_.groups == experts_.groups_kept) return;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const size_t of_group = merits.size() / group_merits_.size();
+  for (size_t group = 0; group < group_merits_.size(); ++group) {
+    float best = -kInfinity;
+    float second = -kInfinity;
+    for (const float merit : merits.subspan(group * of_group, of_group)) {
+      if (merit > best) {
+        second = best;
+        best = merit;
+      } else {
+        second = std::max(second, merit);
+      }
+    }
+    group_merits_[group] = experts_.group_score == GroupScore::kSumOfTwo ? best + second : best;
+  }
+  ChooseBest(group_merits_, groups_);
+  for (size_t group = 0; group < group_merits_.size(); ++group) {
+    const bool kept = std::ranges::any_of(
+        groups_, [&](const ExpertShare& one) { return one.expert == static_cast<int>(group); });
+    if (!kept) std::ranges::fill(merits.subspan(group * of_group, of_group), -kInfinity);
+  }
+}
+
 FeedForward::FeedForward(const kernels::KernelTable& kernels, const ModelConfig& sizes,
                          IndexRange experts)
     : kernels_(kernels),
       hidden_(sizes.hidden_size),
       eps_(static_cast<float>(sizes.rms_norm_eps)),
       experts_(sizes.experts),
-      held_(experts) {
-  const int columns = std::max(sizes.intermediate_size, experts_.inner);
+      held_(experts),
+      router_(experts_) {
+  const int columns = std::max({sizes.intermediate_size, experts_.inner, experts_.shared_inner});
   normed_.resize(Floats(kRowBlock, hidden_));
   gate_up_.resize(Floats(kRowBlock, 2 * int64_t{columns}));
   inner_.resize(Floats(kRowBlock, columns));
@@ -83,8 +160,8 @@ void FeedForward::Sparse(const LayerBlock& block, int rows, float* y) {
   chosen_.resize(static_cast<size_t>(rows) * active);
   block.router->Apply(normed_.data(), rows, scores_.data());
   for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
-    RouteToken(std::span(scores_).subspan(row * count, count), experts_.normalise,
-               std::span(chosen_).subspan(row * active, active));
+    router_.Route(std::span(scores_).subspan(row * count, count), block.router_bias,
+                  std::span(chosen_).subspan(row * active, active));
   }
   GroupByExpert(rows);
   std::fill_n(y, Floats(rows, hidden_), 0.0f);
@@ -92,6 +169,15 @@ void FeedForward::Sparse(const LayerBlock& block, int rows, float* y) {
   for (size_t i = 0; i < block.experts.size(); ++i) {
     AddExpert(block.experts[i], std::span(by_expert_).subspan(begin, expert_ends_[i] - begin), y);
     begin = expert_ends_[i];
+  }
+  if (block.shared.has_value()) AddShared(*block.shared, rows, y);
+}
+
+void FeedForward::AddShared(const GatedBlock& shared, int rows, float* y) {
+  for (int begin = 0; begin < rows; begin += kRowBlock) {
+    const int count = std::min(kRowBlock, rows - begin);
+    Gated(shared, &normed_[Floats(begin, hidden_)], count, added_.data());
+    kernels_.add(added_.data(), Floats(count, hidden_), y + Floats(begin, hidden_));
   }
 }
 

@@ -3,7 +3,7 @@
 //
 // Every output row is computed by the same sequence of operations, whatever rows stand beside it: a
 // product gives each row its bits alone, and a row's experts are added up in the order of their
-// ids.
+// ids, the one that all share last.
 #ifndef COMMON_ENGINE_NATIVE_FEED_FORWARD_H_
 #define COMMON_ENGINE_NATIVE_FEED_FORWARD_H_
 
@@ -24,11 +24,27 @@ struct ExpertShare {
   float weight;
 };
 
-// Fills `chosen` with the experts of the highest scores, best first, the lowest id on a tie. Their
-// weights are the scores' softmax over all experts, or over the chosen ones if `normalise`.
-// `chosen` is not longer than `scores`. Scores that are no numbers give some experts and no usable
-// weights.
-void RouteToken(std::span<const float> scores, bool normalise, std::span<ExpertShare> chosen);
+// Chooses the experts of tokens. One thread.
+class Router {
+ public:
+  explicit Router(const Experts& experts);
+
+  // Fills `chosen`, which has experts.active elements, with the experts of the highest scores, best
+  // first, the lowest id on a tie, among the groups that are kept, which are chosen the same way.
+  // Weights of the softmax are over all experts, or over the chosen ones if they are normalised.
+  // `bias` is added to a sigmoid's scores for the choice, not for the weights; it may be empty.
+  // Scores that are no numbers give some experts and no usable weights.
+  void Route(std::span<const float> scores, std::span<const float> bias,
+             std::span<ExpertShare> chosen);
+
+ private:
+  void KeepGroups(std::span<float> merits);
+
+  const Experts experts_;
+  std::vector<float> merits_;        // By expert; what is compared if it isn't the scores.
+  std::vector<float> group_merits_;  // By group.
+  std::vector<ExpertShare> groups_;  // Those that are kept.
+};
 
 // One thread.
 class FeedForward {
@@ -56,6 +72,8 @@ class FeedForward {
   void Sparse(const LayerBlock& block, int rows, float* y);
   // Fills by_expert_ and expert_ends_ with the rows of each held expert, in their order.
   void GroupByExpert(int rows);
+  // Adds what the expert that all tokens share gives.
+  void AddShared(const GatedBlock& shared, int rows, float* y);
   void AddExpert(const GatedBlock& expert, std::span<const Routed> routed, float* y);
 
   const kernels::KernelTable& kernels_;
@@ -63,6 +81,7 @@ class FeedForward {
   const float eps_;
   const Experts experts_;
   const IndexRange held_;
+  Router router_;
   std::vector<float> normed_;        // [rows, hidden]; grows with the rows of a sparse layer.
   std::vector<float> gate_up_;       // [kRowBlock, 2 * columns of the widest gated layer]
   std::vector<float> inner_;         // [kRowBlock, columns]

@@ -14,8 +14,12 @@ namespace baton {
 namespace {
 
 std::vector<ExpertShare> Route(const std::vector<float>& scores, size_t active, bool normalise) {
+  Experts experts;
+  experts.count = static_cast<int>(scores.size());
+  experts.active = static_cast<int>(active);
+  experts.normalise = normalise;
   std::vector<ExpertShare> chosen(active);
-  RouteToken(scores, normalise, chosen);
+  Router(experts).Route(scores, {}, chosen);
   return chosen;
 }
 
@@ -51,6 +55,52 @@ TEST(RouteTokenTest, ScoresFarApartDoNotOverflow) {
   EXPECT_EQ(chosen[0].expert, 1);
   EXPECT_EQ(chosen[0].weight, 1);
   EXPECT_EQ(chosen[1].weight, 0);
+}
+
+// Six experts in three groups of which one or two are kept.
+Experts Grouped(ExpertScore score, GroupScore by, int kept, int active) {
+  Experts experts;
+  experts.count = 6;
+  experts.active = active;
+  experts.score = score;
+  experts.groups = 3;
+  experts.groups_kept = kept;
+  experts.group_score = by;
+  experts.scaling = 2;
+  return experts;
+}
+
+TEST(RouteTokenTest, ExpertsOfTheBestGroupsAloneAreChosen) {
+  const std::vector<float> scores = {3, -9, 2, 1.5f, 1, 1};
+  std::vector<ExpertShare> chosen(2);
+  Router(Grouped(ExpertScore::kSoftmax, GroupScore::kBest, 1, 2)).Route(scores, {}, chosen);
+  EXPECT_EQ(chosen[0].expert, 0);
+  EXPECT_EQ(chosen[1].expert, 1) << "though it has the lowest score of all";
+  double all = 0;
+  for (const float score : scores) all += std::exp(score);
+  EXPECT_FLOAT_EQ(chosen[0].weight, static_cast<float>(2 * std::exp(3.0) / all));
+
+  // By the sum of their two best the second group is better.
+  Router(Grouped(ExpertScore::kSoftmax, GroupScore::kSumOfTwo, 1, 2)).Route(scores, {}, chosen);
+  EXPECT_EQ(chosen[0].expert, 2);
+  EXPECT_EQ(chosen[1].expert, 3);
+}
+
+TEST(RouteTokenTest, ABiasChangesTheChoiceButNoWeight) {
+  Experts experts = Grouped(ExpertScore::kSigmoid, GroupScore::kSumOfTwo, 2, 3);
+  experts.bias = true;
+  experts.normalise = true;
+  const std::vector<float> scores = {0, 0, 1, 1, 0.5f, 0.5f};
+  // Negative merits of kept groups still come before experts of the others.
+  const std::vector<float> bias = {-0.1f, 0.3f, -3, -3, -1, -1};
+  std::vector<ExpertShare> chosen(3);
+  Router(experts).Route(scores, bias, chosen);
+  EXPECT_EQ(chosen[0].expert, 1);
+  EXPECT_EQ(chosen[1].expert, 0);
+  EXPECT_EQ(chosen[2].expert, 4);
+  const double last = 1 / (1 + std::exp(-0.5));
+  EXPECT_FLOAT_EQ(chosen[2].weight, static_cast<float>(2 * last / (1 + last)));
+  EXPECT_FLOAT_EQ(chosen[0].weight, chosen[1].weight);
 }
 
 // One sparse layer of random weights.

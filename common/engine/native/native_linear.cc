@@ -117,7 +117,53 @@ class NativeScaledLinear final : public ScaledLinear {
   std::vector<float> scales_;
 };
 
+template <typename Element, ElementType kType>
+class NativeHeadLinear final : public HeadLinear {
+ public:
+  NativeHeadLinear(int heads, int outputs, int inputs, const KernelTable& table)
+      : HeadLinear(kType),
+        outputs_(outputs),
+        inputs_(inputs),
+        table_(table),
+        size_(kernels::PackedSize(outputs, inputs, table.panel_width)),
+        memory_(Zeroed(static_cast<size_t>(heads) * size_ * sizeof(Element))),
+        panels_(reinterpret_cast<Element*>(memory_.span().data)) {}
+
+  void SetHead(int head, const std::byte* matrix) override {
+    kernels::PackRows(reinterpret_cast<const Element*>(matrix), 0, outputs_, inputs_,
+                      table_.panel_width, panels_ + static_cast<size_t>(head) * size_);
+  }
+
+  void Apply(int head, const float* x, int rows, float* y, size_t stride) const override {
+    const Packed<Element> matrix = {panels_ + static_cast<size_t>(head) * size_, outputs_, inputs_};
+    const int panels = (outputs_ + table_.panel_width - 1) / table_.panel_width;
+    if constexpr (kType == ElementType::kBFloat16) {
+      table_.linear_bf16(matrix, x, rows, 0, panels, y, stride);
+    } else {
+      table_.linear(matrix, x, rows, 0, panels, y, stride);
+    }
+  }
+
+ private:
+  const int outputs_;
+  const int inputs_;
+  const KernelTable& table_;
+  const size_t size_;  // Elements of a head.
+  const MemoryBuffer memory_;
+  Element* const panels_;
+};
+
 }  // namespace
+
+std::unique_ptr<HeadLinear> MakeNativeHeadLinear(int heads, int outputs, int inputs,
+                                                 ElementType weights, const KernelTable& table) {
+  if (weights == ElementType::kBFloat16) {
+    return std::make_unique<NativeHeadLinear<Bf16, ElementType::kBFloat16>>(heads, outputs, inputs,
+                                                                            table);
+  }
+  return std::make_unique<NativeHeadLinear<float, ElementType::kFloat32>>(heads, outputs, inputs,
+                                                                          table);
+}
 
 std::unique_ptr<ScaledLinear> MakeNativeScaledLinear(int outputs, int inputs, int offset,
                                                      const KernelTable& table, ThreadPool& pool) {

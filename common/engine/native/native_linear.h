@@ -22,6 +22,11 @@ std::unique_ptr<ScaledLinear> MakeNativeScaledLinear(int outputs, int inputs, in
                                                      const kernels::KernelTable& table,
                                                      ThreadPool& pool);
 
+// The same for a matrix of each head, [outputs, inputs].
+std::unique_ptr<HeadLinear> MakeNativeHeadLinear(int heads, int outputs, int inputs,
+                                                 ElementType weights,
+                                                 const kernels::KernelTable& table);
+
 }  // namespace baton
 
 #endif  // COMMON_ENGINE_NATIVE_NATIVE_LINEAR_H_

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
 namespace baton {
@@ -26,7 +27,18 @@ absl::StatusOr<grammar::Source> SourceOf(const v1::TextStructure& structure) {
       source.choices.assign(structure.choice().texts().begin(), structure.choice().texts().end());
       break;
     case v1::TextStructure::KIND_NOT_SET:
-      return absl::InvalidArgumentError("has neither a schema nor a grammar");
+      if (!structure.has_reasoning_budget()) {
+        return absl::InvalidArgumentError("has neither a schema nor a grammar");
+      }
+      source.kind = grammar::Source::Kind::kAnything;
+      break;
+  }
+  if (structure.reasoning_budget() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reasoning_budget must not be negative, is ", structure.reasoning_budget()));
+  }
+  if (structure.has_reasoning_budget() && structure.reasoning_end().empty()) {
+    return absl::InvalidArgumentError("reasoning_budget needs the marks of reasoning");
   }
   if (structure.reasoning_begin().empty() != structure.reasoning_end().empty()) {
     return absl::InvalidArgumentError("has one of the marks of reasoning, not both");
@@ -64,7 +76,9 @@ Constraints::~Constraints() {
 absl::StatusOr<std::shared_ptr<const PendingConstraint>> Constraints::Find(
     const v1::TextStructure& structure) {
   BATON_ASSIGN_OR_RETURN(grammar::Source source, SourceOf(structure));
-  std::string key = structure.SerializeAsString();
+  v1::TextStructure shared = structure;
+  if (structure.has_reasoning_budget()) shared.set_reasoning_budget(0);
+  std::string key = shared.SerializeAsString();
   MutexLock lock(&mutex_);
   if (const auto it = by_key_.find(key); it != by_key_.end()) {
     kept_.splice(kept_.begin(), kept_, it->second);
@@ -74,7 +88,7 @@ absl::StatusOr<std::shared_ptr<const PendingConstraint>> Constraints::Find(
     return absl::ResourceExhaustedError("too many grammars wait to be compiled; try again later");
   }
   const auto pending = std::make_shared<PendingConstraint>();
-  jobs_.push_back({std::move(source), pending});
+  jobs_.push_back({std::move(source), structure.has_reasoning_budget(), pending});
   kept_.push_front({key, pending});
   by_key_[std::move(key)] = kept_.begin();
   if (kept_.size() > kMaxKept) {
@@ -95,17 +109,27 @@ void Constraints::Run() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    job.result->Set(Compile(job.source));
+    job.result->Set(Compile(job));
   }
 }
 
-PendingConstraint::Result Constraints::Compile(const grammar::Source& source) {
+PendingConstraint::Result Constraints::Compile(const Job& job) {
   if (vocabulary_.ok() && *vocabulary_ == nullptr) vocabulary_ = load_();
   if (!vocabulary_.ok()) return vocabulary_.status();
-  BATON_ASSIGN_OR_RETURN(grammar::Automaton automaton, grammar::Compile(source));
-  auto constraint = std::make_shared<grammar::Constraint>(std::move(automaton), *vocabulary_);
-  constraint->Prepare();
-  return constraint;
+  auto rules = std::make_shared<TextRules>();
+  rules->vocabulary = *vocabulary_;
+  rules->source = job.source;
+  if (job.source.kind != grammar::Source::Kind::kAnything) {
+    BATON_ASSIGN_OR_RETURN(grammar::Automaton automaton, grammar::Compile(job.source));
+    auto text = std::make_shared<grammar::Constraint>(std::move(automaton), *vocabulary_);
+    text->Prepare();
+    rules->text = std::move(text);
+  }
+  if (job.closes) {
+    BATON_ASSIGN_OR_RETURN(grammar::Automaton automaton, grammar::CompileClosing(job.source));
+    rules->closing = std::make_shared<grammar::Constraint>(std::move(automaton), *vocabulary_);
+  }
+  return rules;
 }
 
 }  // namespace baton

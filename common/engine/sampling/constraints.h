@@ -22,13 +22,23 @@
 
 namespace baton {
 
-// The source of a structure. INVALID_ARGUMENT without a kind, or with half of the marks.
+// The source of a structure. INVALID_ARGUMENT without a kind unless it bounds reasoning, with half
+// of the marks, or with a bound that is negative or lacks them.
 absl::StatusOr<grammar::Source> SourceOf(const v1::TextStructure& structure);
 
-// A constraint that may not be compiled yet. Thread-safe.
+// What a text is kept to.
+struct TextRules {
+  std::shared_ptr<const grammar::Constraint> text;  // Null: it may be anything.
+  // From where reasoning is ended, which its marks tell; null: it never is.
+  std::shared_ptr<const grammar::Constraint> closing;
+  std::shared_ptr<const grammar::Vocabulary> vocabulary;
+  grammar::Source source;
+};
+
+// Rules that may not be compiled yet. Thread-safe.
 class PendingConstraint {
  public:
-  using Result = absl::StatusOr<std::shared_ptr<const grammar::Constraint>>;
+  using Result = absl::StatusOr<std::shared_ptr<const TextRules>>;
 
   // Waits until it is compiled: milliseconds, while the prompt is being read.
   Result Await() const;
@@ -52,7 +62,8 @@ class Constraints {
   Constraints(const Constraints&) = delete;
   Constraints& operator=(const Constraints&) = delete;
 
-  // Returns at once. RESOURCE_EXHAUSTED while too many wait to be compiled; else as SourceOf.
+  // Returns at once. Structures that differ in how much reasoning they allow share their rules.
+  // RESOURCE_EXHAUSTED while too many wait to be compiled; else as SourceOf.
   absl::StatusOr<std::shared_ptr<const PendingConstraint>> Find(const v1::TextStructure& structure);
 
   static constexpr size_t kMaxKept = 32;  // Those that requests use stay beyond it.
@@ -61,6 +72,7 @@ class Constraints {
  private:
   struct Job {
     grammar::Source source;
+    bool closes = false;
     std::shared_ptr<PendingConstraint> result;
   };
   struct Kept {
@@ -69,7 +81,7 @@ class Constraints {
   };
 
   void Run();
-  PendingConstraint::Result Compile(const grammar::Source& source);
+  PendingConstraint::Result Compile(const Job& job);
 
   const std::function<absl::StatusOr<Vocabulary>()> load_;
   absl::StatusOr<Vocabulary> vocabulary_ = Vocabulary();  // The thread's.

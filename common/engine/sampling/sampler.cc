@@ -132,11 +132,15 @@ absl::Status Sampler::Constrain(const Row& row) {
   const SamplingParams& params = *row.params;
   absl::StatusOr<std::shared_ptr<const grammar::TokenMask>> found = row.history->NextMask();
   if (!found.ok()) return Annotate(found.status(), "structured output");
+  if (*found == nullptr) {
+    if (Masks(params, row.position)) ForbidEnds(params);
+    return absl::OkStatus();
+  }
   const grammar::TokenMask& mask = **found;
   std::vector<std::pair<int32_t, float>> ends;
   const auto add = [&](int32_t id) { ends.emplace_back(id, adjusted_[static_cast<size_t>(id)]); };
   for (const int32_t id : params.stop_token_ids) {
-    if (row.history->constraint()->vocabulary().IsText(id)) continue;
+    if (row.history->vocabulary().IsText(id)) continue;
     add(id);
   }
   // Where nothing else could end it, text that must end is filled up with what shows nothing.

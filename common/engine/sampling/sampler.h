@@ -25,7 +25,7 @@ class Sampler {
  public:
   explicit Sampler(int vocab_size, const kernels::KernelTable& kernels = *kernels::FindKernels(""));
 
-  // The input of a draw. `logits` is [vocab]. `params` have passed ValidateSamplingParams.
+  // The input of a draw. `logits` is [vocab]. `params` are within their ranges.
   // `history` may be null if they need none. `position` is the number of tokens that the request
   // has generated before this one.
   struct Row {

@@ -177,7 +177,6 @@ TEST(SampleTest, BiasAndPenaltiesChangeTheLogits) {
   const auto token = [&](auto change) {
     SamplingParams params = greedy;
     change(params);
-    EXPECT_TRUE(ValidateSamplingParams(params, 4).ok());
     return Token(logits, params, 0, 3, &history);
   };
   EXPECT_EQ(token([](auto& p) { p.logit_bias = {{2, 1.25F}, {0, -0.5F}}; }), 2);
@@ -316,36 +315,6 @@ TEST(SampleTest, FailsOnWhatIsNoDistribution) {
   params.min_tokens = 1;
   params.stop_token_ids = {0, 1, 2, 3};
   EXPECT_EQ(Sample(kLogits, params, 0, 0).status().code(), absl::StatusCode::kInternal);
-}
-
-TEST(ValidateSamplingParamsTest, NamesTheField) {
-  const auto field = [](auto change) {
-    SamplingParams params;
-    change(params);
-    return FieldOf(ValidateSamplingParams(params, 100)).value_or("");
-  };
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(field([](auto&) {}), "");
-  EXPECT_EQ(field([](auto& p) { p.temperature = -1; }), "temperature");
-  EXPECT_EQ(field([&](auto& p) { p.temperature = nan; }), "temperature");
-  EXPECT_EQ(field([](auto& p) { p.temperature = std::numeric_limits<double>::infinity(); }),
-            "temperature");
-  EXPECT_EQ(field([](auto& p) { p.top_k = -1; }), "top_k");
-  EXPECT_EQ(field([](auto& p) { p.top_p = 0; }), "top_p");
-  EXPECT_EQ(field([&](auto& p) { p.top_p = nan; }), "top_p");
-  EXPECT_EQ(field([](auto& p) { p.min_p = 1.1; }), "min_p");
-  EXPECT_EQ(field([](auto& p) { p.min_tokens = -1; }), "min_tokens");
-  EXPECT_EQ(field([](auto& p) { p.top_logprobs = 129; }), "top_logprobs");
-  EXPECT_EQ(field([](auto& p) { p.repetition_penalty = 0; }), "repetition_penalty");
-  EXPECT_EQ(field([&](auto& p) { p.repetition_penalty = nan; }), "repetition_penalty");
-  EXPECT_EQ(field([](auto& p) { p.frequency_penalty = 2.5; }), "frequency_penalty");
-  EXPECT_EQ(field([&](auto& p) { p.presence_penalty = nan; }), "presence_penalty");
-  EXPECT_EQ(field([](auto& p) { p.logit_bias = {{100, 1}}; }), "logit_bias");
-  EXPECT_EQ(field([](auto& p) { p.logit_bias = {{1, 101}}; }), "logit_bias");
-  EXPECT_EQ(field([](auto& p) { p.logit_bias = {{1, 1}, {1, 2}}; }), "logit_bias");
-  EXPECT_EQ(field([](auto& p) { p.logit_bias.assign(1025, {1, 1}); }), "logit_bias");
-  EXPECT_EQ(field([](auto& p) { p.stop_token_ids = {100}; }), "stop_token_ids");
-  EXPECT_EQ(field([](auto& p) { p.eos_token_ids = {-1}; }), "eos_token_ids");
 }
 
 }  // namespace

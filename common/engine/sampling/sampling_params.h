@@ -1,5 +1,5 @@
 // What a draw is made from besides logits: a request's parameters, its tokens so far, its seed and
-// the position. proto/baton/v1/common.proto has the same parameters as clients send them.
+// the position. TokenSampler makes it of v1::SamplingParams, which are what clients and peers send.
 #ifndef COMMON_ENGINE_SAMPLING_SAMPLING_PARAMS_H_
 #define COMMON_ENGINE_SAMPLING_SAMPLING_PARAMS_H_
 
@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/sampling/constraints.h"
+#include "common/engine/sampling/reasoning_meter.h"
 #include "common/grammar/constraint.h"
 
 namespace baton {
@@ -45,6 +46,7 @@ struct SamplingParams {
 
   // What the text must be; null: anything.
   std::shared_ptr<const PendingConstraint> constraint;
+  std::optional<int> reasoning_budget;  // Tokens of reasoning; `constraint` then says how it ends.
 
   // Whether the draw depends on earlier tokens, and whether on those of the prompt.
   bool NeedsHistory() const { return constraint != nullptr || HasPenalties(); }
@@ -53,9 +55,6 @@ struct SamplingParams {
   }
   bool NeedsPrompt() const { return repetition_penalty != 1; }
 };
-
-// InvalidArgument that names the field (FieldOf in common/base/status.h).
-absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab_size);
 
 // Whether drawing `token` ends the request.
 bool EndsGeneration(const SamplingParams& params, int32_t token);
@@ -72,10 +71,11 @@ class TokenHistory {
   // The first call comes before the first token, or with the text's first token. `token`: the
   // text's next one; nullopt: there is none yet.
   void Follow(const SamplingParams& params, std::optional<int32_t> token);
-  // What may come next. FAILED_PRECONDITION, or as grammar::Constraint::MaskOf, if that can't be
-  // told.
+  // What may come next; null: anything. FAILED_PRECONDITION, or as grammar::Constraint::MaskOf, if
+  // that can't be told.
   absl::StatusOr<std::shared_ptr<const grammar::TokenMask>> NextMask();
-  const grammar::Constraint* constraint() const { return constraint_.get(); }
+  // Once Follow has been called and NextMask can tell.
+  const grammar::Vocabulary& vocabulary() const { return *rules_->vocabulary; }
 
   // Distinct tokens of the prompt, ascending.
   const std::vector<int32_t>& prompt() const { return prompt_; }
@@ -86,7 +86,13 @@ class TokenHistory {
  private:
   std::vector<int32_t> prompt_;
   std::unordered_map<int32_t, int> counts_;
-  std::shared_ptr<const grammar::Constraint> constraint_;
+  absl::Status Begin(const SamplingParams& params);
+  void EndReasoning();
+
+  std::shared_ptr<const TextRules> rules_;                 // Null until the first Follow.
+  std::shared_ptr<const grammar::Constraint> constraint_;  // Holds now; null: none does.
+  std::optional<ReasoningMeter> reasoning_;                // While it may have to be ended.
+  int reasoning_budget_ = 0;
   grammar::TextState text_;
   bool text_ended_ = false;  // Tokens of its end have been drawn.
   absl::Status text_status_;
@@ -94,7 +100,7 @@ class TokenHistory {
 
 // How the token after a sequence's last one is drawn.
 struct Draw {
-  const SamplingParams* params = nullptr;  // Have passed ValidateSamplingParams.
+  const SamplingParams* params = nullptr;  // Within their ranges (check_sampling.h).
   uint64_t seed = 0;
   // The number of tokens that the request has generated before this one. The draw is a function of
   // (seed, position), so other requests and the process that draws don't affect it.

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/strings.h"
+#include "common/engine/sampling/check_sampling.h"
 
 namespace baton {
 namespace {
@@ -14,37 +16,20 @@ absl::Status Invalid(const char* field, const std::string& message) {
   return InvalidField(absl::StrCat("sampling.", field), message);
 }
 
-absl::Status CheckCounts(const v1::SamplingParams& sampling) {
-  if (static_cast<size_t>(sampling.stop_size()) > kMaxStops) {
-    return Invalid("stop", absl::StrCat(sampling.stop_size(), " strings, at most ", kMaxStops));
-  }
-  for (const std::string& stop : sampling.stop()) {
-    if (stop.empty() || stop.size() > kMaxStopBytes) {
-      return Invalid("stop", absl::StrCat("a string of ", stop.size(), " bytes, must have 1 to ",
-                                          kMaxStopBytes));
-    }
-  }
-  if (static_cast<size_t>(sampling.stop_token_ids_size()) > kMaxStopTokenIds) {
-    return Invalid("stop_token_ids", absl::StrCat(sampling.stop_token_ids_size(), " ids, at most ",
-                                                  kMaxStopTokenIds));
-  }
+absl::Status Check(const v1::SamplingParams& sampling, const std::vector<int32_t>& eos_ids,
+                   int vocab_size) {
+  BATON_RETURN_IF_ERROR(
+      CheckSampling(sampling, {.vocab_size = vocab_size},
+                    [](std::string_view field) { return Concat("sampling.", field); }));
   if (!sampling.has_seed()) return Invalid("seed", "must be set by the router");
   if (!sampling.has_max_tokens() || sampling.max_tokens() < 1) {
     return Invalid("max_tokens", absl::StrCat("must be positive, is ", sampling.max_tokens()));
   }
-  if (sampling.min_tokens() < 0 || sampling.min_tokens() > sampling.max_tokens()) {
-    return Invalid("min_tokens", absl::StrCat("must be in [0, max_tokens = ", sampling.max_tokens(),
-                                              "], is ", sampling.min_tokens()));
-  }
-  if (sampling.top_k() < -1) {
-    return Invalid("top_k", absl::StrCat("must be -1, 0 or positive, is ", sampling.top_k()));
-  }
-  if (sampling.top_logprobs() < 0 || sampling.top_logprobs() > kMaxTopLogprobs) {
-    return Invalid("top_logprobs", absl::StrCat("must be in [0, ", kMaxTopLogprobs, "], is ",
-                                                sampling.top_logprobs()));
-  }
-  if (sampling.top_logprobs() > 0 && !sampling.logprobs() && !sampling.prompt_logprobs()) {
-    return Invalid("top_logprobs", "needs logprobs or prompt_logprobs");
+  for (const int32_t id : eos_ids) {
+    if (id < 0 || id >= vocab_size) {
+      return Invalid("eos_token_ids",
+                     absl::StrCat("token id ", id, " is outside the vocabulary of ", vocab_size));
+    }
   }
   return absl::OkStatus();
 }
@@ -54,7 +39,7 @@ absl::Status CheckCounts(const v1::SamplingParams& sampling) {
 absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& sampling,
                                                   const std::vector<int32_t>& eos_ids,
                                                   int vocab_size, Constraints* constraints) {
-  BATON_RETURN_IF_ERROR(CheckCounts(sampling));
+  BATON_RETURN_IF_ERROR(Check(sampling, eos_ids, vocab_size));
   TokenSampler sampler;
   sampler.seed_ = sampling.seed();
   sampler.max_tokens_ = sampling.max_tokens();
@@ -77,18 +62,12 @@ absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& samp
   for (const v1::LogitBias& bias : sampling.logit_bias()) {
     params.logit_bias.emplace_back(bias.token_id(), bias.bias());
   }
-  if (absl::Status status = ValidateSamplingParams(params, vocab_size); !status.ok()) {
-    // The same field, named as in the RPC.
-    const std::string field = FieldOf(status).value_or("");
-    return Invalid(
-        field.c_str(),
-        std::string(status.message().substr(std::min(status.message().size(), field.size() + 2))));
-  }
   if (!sampling.has_structure()) return sampler;
   if (constraints == nullptr) {
     return Invalid("structure", "this worker does not know the vocabulary's texts");
   }
-  if (eos_ids.empty() && params.stop_token_ids.empty()) {
+  const bool must_end = sampling.structure().kind_case() != v1::TextStructure::KIND_NOT_SET;
+  if (must_end && eos_ids.empty() && params.stop_token_ids.empty()) {
     return Invalid("structure", "the model names no token that ends a text");
   }
   absl::StatusOr<std::shared_ptr<const PendingConstraint>> constraint =
@@ -98,6 +77,9 @@ absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& samp
   }
   BATON_RETURN_IF_ERROR(constraint.status());
   params.constraint = *std::move(constraint);
+  if (sampling.structure().has_reasoning_budget()) {
+    params.reasoning_budget = sampling.structure().reasoning_budget();
+  }
   return sampler;
 }
 

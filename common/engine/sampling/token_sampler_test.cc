@@ -44,21 +44,30 @@ Constraints::Vocabulary Letters() {
       {"a", false}, {"b", false}, {"ab", false}, {"<end>", true}});
 }
 
-// What is drawn greedily, by those who see the tokens from index `from` on alone.
-std::vector<int32_t> Text(v1::SamplingParams sampling, const std::vector<float>& logits,
-                          size_t count, size_t from = 0) {
-  Constraints constraints([] { return Letters(); });
+// What is drawn greedily. A process that is told the tokens goes on from index `from`.
+std::vector<int32_t> Drawn(v1::SamplingParams sampling, const std::vector<float>& logits,
+                           size_t count, size_t from, Constraints& constraints) {
+  const int vocabulary = static_cast<int>(logits.size());
   sampling.set_temperature(0);
-  const auto sampler = TokenSampler::Create(sampling, {3}, 5, &constraints);
+  const auto sampler =
+      TokenSampler::Create(sampling, {vocabulary > 5 ? 5 : 3}, vocabulary, &constraints);
   EXPECT_TRUE(sampler.ok()) << sampler.status();
   std::vector<int32_t> tokens;
-  TokenHistory histories[2];
+  auto history = std::make_unique<TokenHistory>();
+  const auto follow = [&](std::optional<int32_t> token) {
+    history->Follow(sampler->params(), token);
+    if (token.has_value()) history->Add(*token);
+  };
   for (size_t i = 0; i < count; ++i) {
-    // The last prefill stage draws the first token, and another process the others.
-    TokenHistory& history = histories[i < from ? 0 : 1];
-    history.Follow(sampler->params(), i == 0 ? std::nullopt : std::optional(tokens.back()));
-    const auto draw = sampler->DrawOf(static_cast<int>(i), &history);
-    const auto token = Sampler(5).Sample({logits, draw.params, draw.seed, draw.position, &history});
+    if (i > 0 && i == from) {
+      history = std::make_unique<TokenHistory>();
+      for (const int32_t token : tokens) follow(token);
+    } else {
+      follow(i == 0 ? std::nullopt : std::optional(tokens.back()));
+    }
+    const auto draw = sampler->DrawOf(static_cast<int>(i), history.get());
+    const auto token =
+        Sampler(vocabulary).Sample({logits, draw.params, draw.seed, draw.position, history.get()});
     if (!token.ok()) {
       EXPECT_EQ(token.status().message(), "");
       break;
@@ -66,6 +75,12 @@ std::vector<int32_t> Text(v1::SamplingParams sampling, const std::vector<float>&
     tokens.push_back(token->token);
   }
   return tokens;
+}
+
+std::vector<int32_t> Text(v1::SamplingParams sampling, const std::vector<float>& logits,
+                          size_t count, size_t from = 0) {
+  Constraints constraints([] { return Letters(); });
+  return Drawn(std::move(sampling), logits, count, from, constraints);
 }
 
 TEST(TokenSamplerTest, TextsAreKeptToTheirStructure) {
@@ -92,6 +107,74 @@ TEST(TokenSamplerTest, TextsAreKeptToTheirStructure) {
   bias.set_token_id(0);
   bias.set_bias(100);
   EXPECT_EQ(Text(sampling, likes_a, 2), (std::vector<int32_t>{1, 3}));
+}
+
+// Tokens: <, /, t, >, a, the end, half of a character and its rest. Marks are spelled out.
+std::vector<int32_t> Reasoned(v1::SamplingParams sampling, const std::vector<float>& logits,
+                              size_t count, size_t from = 0) {
+  Constraints constraints([] {
+    return std::make_shared<const grammar::Vocabulary>(
+        std::vector<grammar::VocabularyToken>{{"<", false},
+                                              {"/", false},
+                                              {"t", false},
+                                              {">", false},
+                                              {"a", false},
+                                              {"<end>", true},
+                                              {"\xC3", false},
+                                              {"\xA4", false}});
+  });
+  return Drawn(std::move(sampling), logits, count, from, constraints);
+}
+
+TEST(TokenSamplerTest, ReasoningIsEndedWhenItsBudgetIsSpent) {
+  const std::vector<float> likes_a = {1, 0, 2, 3, 9, 0, 0, 0};
+  v1::SamplingParams sampling = Complete();
+  sampling.set_max_tokens(40);
+  v1::TextStructure& structure = *sampling.mutable_structure();
+  structure.set_reasoning_begin("<t>");
+  structure.set_reasoning_end("</t>");
+  structure.set_in_reasoning(true);
+  structure.set_reasoning_budget(2);
+  // The text behind is free: no mask, and no end.
+  const std::vector<int32_t> ended = {4, 4, 0, 1, 2, 3, 4, 4, 4};
+  for (size_t from = 0; from < ended.size(); ++from) {
+    EXPECT_EQ(Reasoned(sampling, likes_a, ended.size(), from), ended) << "moved at " << from;
+  }
+  structure.set_reasoning_budget(0);
+  EXPECT_EQ(Reasoned(sampling, likes_a, 5), (std::vector<int32_t>{0, 1, 2, 3, 4}));
+  // A text that begins without reasoning has none to bound.
+  structure.set_in_reasoning(false);
+  EXPECT_EQ(Reasoned(sampling, likes_a, 5), (std::vector<int32_t>{4, 4, 4, 4, 4}));
+  // A text with a structure keeps to it behind the mark, in a budget and past it.
+  structure.set_in_reasoning(true);
+  structure.set_regex("t{3}");
+  structure.set_reasoning_budget(3);
+  EXPECT_EQ(Reasoned(sampling, likes_a, 11, 5),
+            (std::vector<int32_t>{4, 4, 4, 0, 1, 2, 3, 2, 2, 2, 5}));
+  // Never within a character.
+  structure.clear_kind();
+  structure.set_reasoning_budget(1);
+  EXPECT_EQ(Reasoned(sampling, {0, 0, 0, 0, 0, 0, 9, 8}, 1), std::vector<int32_t>{6});
+  sampling.add_logit_bias()->set_token_id(6);
+  sampling.mutable_logit_bias(0)->set_bias(-2);  // Drawn at first, then the rest by its penalty.
+  sampling.set_presence_penalty(2);
+  EXPECT_EQ(Reasoned(sampling, {0, 0, 0, 0, 0, 0, 12, 9}, 6),
+            (std::vector<int32_t>{6, 7, 0, 1, 2, 3}));
+}
+
+TEST(TokenSamplerTest, BudgetsThatMakeNoSense) {
+  Constraints constraints([] { return Letters(); });
+  v1::SamplingParams sampling = Complete();
+  sampling.mutable_structure()->set_reasoning_budget(3);
+  EXPECT_EQ(FieldOf(TokenSampler::Create(sampling, {3}, 5, &constraints).status()),
+            "sampling.structure")
+      << "it has no marks";
+  sampling.mutable_structure()->set_reasoning_begin("a");
+  sampling.mutable_structure()->set_reasoning_end("b");
+  EXPECT_TRUE(TokenSampler::Create(sampling, {}, 5, &constraints).ok()) << "nothing must end";
+  sampling.mutable_structure()->set_reasoning_budget(-1);
+  EXPECT_EQ(FieldOf(TokenSampler::Create(sampling, {3}, 5, &constraints).status()),
+            "sampling.structure");
 }
 
 TEST(TokenSamplerTest, StructuresThatCannotBeKeptTo) {

@@ -20,7 +20,7 @@
 namespace baton::testing {
 
 inline KvBand BandOf(const KvGeometry& kv) {
-  return {{kv.layer_begin, kv.layer_end}, kv.kv_heads, kv.HeadBytes()};
+  return {{kv.layer_begin, kv.layer_end}, kv.kv_heads, kv.HeadBytes(), kv.planes};
 }
 
 // Through the doors that a transport uses; both sides say the same of the bytes.

@@ -38,12 +38,13 @@ void ReadType(JsonSection& section, const char* key, ElementType& value) {
 }
 
 absl::Status ReadModel(JsonSection model, TimedProfile& profile) {
-  model.Only(
-      {"layers", "hidden_size", "kv_heads", "head_dim", "context_tokens", "dtype", "kv_dtype"});
+  model.Only({"layers", "hidden_size", "kv_heads", "head_dim", "planes", "context_tokens", "dtype",
+              "kv_dtype"});
   model.Int("layers", 1, kMaxLayers, std::nullopt, profile.layers);
   model.Int("hidden_size", 8, kMaxWidth, std::nullopt, profile.hidden_size);
   model.Int("kv_heads", 1, kMaxWidth, std::nullopt, profile.kv_heads);
   model.Int("head_dim", 8, kMaxWidth, std::nullopt, profile.head_dim);
+  model.Int("planes", 1, 2, 2, profile.planes);
   model.Int("context_tokens", 2, kMaxContext, std::nullopt, profile.context_tokens);
   ReadType(model, "dtype", profile.dtype);
   ReadType(model, "kv_dtype", profile.kv_dtype);
@@ -86,6 +87,8 @@ ModelConfig TimedProfile::Apply(ModelConfig config) const {
   config.hidden_size = hidden_size;
   config.num_key_value_heads = kv_heads;
   config.head_dim = head_dim;
+  config.kv_planes = planes;
+  config.latent = {};
   config.max_position_embeddings = context_tokens;
   config.torch_dtype = ElementTypeName(dtype);
   return config;

@@ -31,6 +31,7 @@ struct TimedProfile {
   int hidden_size = 0;
   int kv_heads = 0;
   int head_dim = 0;
+  int planes = 2;  // Planes of KV; see KvLayout.
   int context_tokens = 0;
   ElementType dtype = ElementType::kBFloat16;
   ElementType kv_dtype = ElementType::kBFloat16;

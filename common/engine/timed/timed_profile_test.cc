@@ -129,7 +129,7 @@ TEST(TimedProfileTest, WhatShipsGivesThePublishedTimesOfOneStage) {
   const auto deepseek = LoadTimedProfile(directory + "deepseek-v3.1-h20.json");
   ASSERT_TRUE(deepseek.ok()) << deepseek.status();
   EXPECT_NEAR(PromptSeconds(*deepseek, 131072, 12288), 48.5, 0.03 * 48.5);
-  EXPECT_EQ(deepseek->kv_heads * deepseek->head_dim * 2, 576) << "latent elements";
+  EXPECT_EQ(deepseek->kv_heads * deepseek->head_dim * deepseek->planes, 576) << "latent elements";
   const auto small = LoadTimedProfile(directory + "qwen3-0.6b-cpu.json");
   ASSERT_TRUE(small.ok()) << small.status();
   EXPECT_EQ(small->layers, 28);

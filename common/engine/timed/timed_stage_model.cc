@@ -90,6 +90,7 @@ absl::StatusOr<std::unique_ptr<StageModel>> TimedStageModel::Create(
   kv.head_begin = shard.kv_heads.begin;
   kv.kv_heads = shard.kv_heads.size();
   kv.head_dim = config.head_dim;
+  kv.planes = config.kv_planes;
   kv.page_size = options.page_size;
   kv.page_count = options.page_count;
   kv.element_type = options.kv_dtype.value_or(profile.kv_dtype);

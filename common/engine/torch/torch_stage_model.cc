@@ -9,11 +9,8 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -27,6 +24,7 @@
 #include "common/engine/requirements.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/torch/device_kv_memory.h"
+#include "common/engine/torch/torch_operators.h"
 
 namespace baton {
 namespace {
@@ -72,7 +70,7 @@ absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
 }
 
 absl::Status TorchStageModel::AllocatePages() {
-  const std::vector<int64_t> shape = {kv_.page_count, kv_.layers(),  2,
+  const std::vector<int64_t> shape = {kv_.page_count, kv_.layers(),  kv_.planes,
                                       kv_.kv_heads,   kv_.page_size, kv_.head_dim};
   const c10::ScalarType type = ScalarTypeOf(kv_.element_type);
   if (!device_.is_host()) {
@@ -102,7 +100,7 @@ absl::Status TorchStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
     const c10::InferenceMode inference;
     // The measurement uses a projection that steps use too.
     return group_.Join(std::move(group), [this](int rows) {
-      at::linear(at::zeros({rows, sizes_.query_size()}, weights_.layers[0].o.options()),
+      at::linear(at::zeros({rows, sizes_.attended_size()}, weights_.layers[0].o.options()),
                  weights_.layers[0].o);
     });
   });
@@ -238,9 +236,12 @@ TorchStageModel::Rows TorchStageModel::PlaceRows(const Batch& batch) const {
 
 // Computed in float32 and rounded before the weight is applied, as Hugging Face does.
 at::Tensor TorchStageModel::Norm(const at::Tensor& x, const at::Tensor& weight) const {
+  return Norm(x, weight, config_.rms_norm_eps);
+}
+
+at::Tensor TorchStageModel::Norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor scale =
-      at::rsqrt(wide.square().mean({-1}, /*keepdim=*/true) + config_.rms_norm_eps);
+  const at::Tensor scale = at::rsqrt(wide.square().mean({-1}, /*keepdim=*/true) + eps);
   return (wide * scale).to(x.scalar_type()) * weight;
 }
 
@@ -258,6 +259,7 @@ at::Tensor TorchStageModel::Pages(int layer, int value) const {
 
 at::Tensor TorchStageModel::Attention(const Batch& batch, const Rows& rows, int layer,
                                       const TorchLayer& weights, const at::Tensor& normed) {
+  if (config_.latent.kv_rank > 0) return LatentAttention(batch, rows, layer, weights, normed);
   const int64_t tokens = normed.size(0);
   const at::Tensor qkv = at::linear(normed, weights.qkv, weights.qkv_bias);
   const auto heads = [&](int64_t begin, int64_t count) {
@@ -279,6 +281,11 @@ at::Tensor TorchStageModel::Attention(const Batch& batch, const Rows& rows, int 
   Pages(layer, 0).transpose(1, 2).index_put_({rows.page, rows.slot}, key.to(pages_.scalar_type()));
   Pages(layer, 1).transpose(1, 2).index_put_({rows.page, rows.slot},
                                              value.to(pages_.scalar_type()));
+  return AttendAll(batch, layer, query);
+}
+
+at::Tensor TorchStageModel::AttendAll(const Batch& batch, int layer,
+                                      const at::Tensor& query) const {
   std::vector<at::Tensor> attended;
   int64_t row = 0;
   for (const SequenceSlice& slice : batch.slices) {
@@ -289,7 +296,8 @@ at::Tensor TorchStageModel::Attention(const Batch& batch, const Rows& rows, int 
 }
 
 // Attention of one sequence: `query` is [tokens, heads, head_dim], the result [tokens, heads *
-// head_dim]. A few query rows at a time, so that the scores of a long prompt take bounded memory.
+// columns of a value]. A few query rows at a time, so that the scores of a long prompt take bounded
+// memory.
 at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
                                    const at::Tensor& query) const {
   const int64_t kv_heads = sizes_.num_key_value_heads;
@@ -308,11 +316,13 @@ at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
         .to(query.scalar_type());
   };
   const at::Tensor keys = gather(0);
-  const at::Tensor values = gather(1);
+  const at::Tensor values = kv_.planes == 1 ? keys.narrow(2, 0, config_.latent.kv_rank) : gather(1);
   const at::Tensor positions =
       at::arange(length, at::TensorOptions(at::kLong).device(device_.device()));
   const int64_t block =
       std::max<int64_t>(1, kTorchScoreElements / (sizes_.num_attention_heads * length));
+  const double scale = config_.latent.kv_rank > 0 ? double{config_.attention_scale()}
+                                                  : 1 / std::sqrt(static_cast<double>(head_dim));
   std::vector<at::Tensor> outputs;
   for (int64_t begin = 0; begin < slice.token_count; begin += block) {
     const int64_t rows = std::min<int64_t>(block, slice.token_count - begin);
@@ -323,8 +333,9 @@ at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
                              positions.unsqueeze(0);  // [rows, length]: a key's distance
     at::Tensor seen = ahead.ge(0);
     if (config_.sliding_window > 0) seen = seen.logical_and(ahead.lt(config_.sliding_window));
-    const at::Tensor output = MaskedAttention(block_query, keys, values, seen);
-    outputs.push_back(output.permute({2, 0, 1, 3}).reshape({rows, kv_heads * group * head_dim}));
+    const at::Tensor output = MaskedAttention(block_query, keys, values, seen, scale);
+    outputs.push_back(
+        output.permute({2, 0, 1, 3}).reshape({rows, kv_heads * group * values.size(2)}));
   }
   return at::cat(outputs);
 }
@@ -337,9 +348,8 @@ at::Tensor TorchStageModel::Inner(const TorchGated& weights, const at::Tensor& n
 
 at::Tensor TorchStageModel::Sparse(const TorchLayer& weights, const at::Tensor& normed) const {
   const Experts& experts = config_.experts;
-  const at::Tensor scores = at::softmax(at::linear(normed, weights.router), -1, at::kFloat);
-  auto [shares, ids] = scores.topk(experts.active, -1);
-  if (experts.normalise) shares = shares / shares.sum({-1}, /*keepdim=*/true);
+  const auto [shares, ids] =
+      RouteRows(experts, at::linear(normed, weights.router), weights.router_bias);
   at::Tensor sum = at::zeros({normed.size(0), normed.size(1)}, normed.options());
   int64_t id = shard_.experts.begin;
   for (const TorchGated& expert : weights.experts) {
@@ -351,7 +361,8 @@ at::Tensor TorchStageModel::Sparse(const TorchLayer& weights, const at::Tensor& 
         at::linear(Inner(expert, normed.index_select(0, rows)), expert.down, expert.down_bias);
     sum.index_add_(0, rows, added * share.to(added.scalar_type()));
   }
-  return sum;
+  if (!weights.shared.has_value()) return sum;
+  return sum + at::linear(Inner(*weights.shared, normed), weights.shared->down);
 }
 
 absl::StatusOr<at::Tensor> TorchStageModel::FeedForward(const TorchLayer& weights,
@@ -405,44 +416,6 @@ absl::Status TorchStageModel::TellLogits(const Batch& batch, const at::Tensor& x
   BATON_ASSIGN_OR_RETURN(const at::Tensor told, Head(x.index_select(0, OnDevice(last))));
   if (tells_logits()) std::memcpy(logits.data(), told.data_ptr<float>(), logits.size_bytes());
   return absl::OkStatus();
-}
-
-}  // namespace baton
-
-#if TORCH_VERSION_MAJOR >= 2
-#include <ATen/ops/scaled_dot_product_attention.h>
-#else
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/softmax.h>
-
-#include <limits>
-#endif
-
-namespace baton {
-
-at::Tensor MaskedAttention(const at::Tensor& query, const at::Tensor& keys,
-                           const at::Tensor& values, const at::Tensor& seen) {
-  const int64_t kv_heads = query.size(0);
-  const int64_t group = query.size(1);
-  const int64_t head_dim = query.size(3);
-  const int64_t length = keys.size(1);
-  const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
-#if TORCH_VERSION_MAJOR >= 2
-  return at::scaled_dot_product_attention(
-      query, keys.unsqueeze(1).expand({kv_heads, group, length, head_dim}),
-      values.unsqueeze(1).expand({kv_heads, group, length, head_dim}), seen, /*dropout_p=*/0.0,
-      /*is_causal=*/false, scale);
-#else
-  const int64_t rows = query.size(2);
-  at::Tensor scores =
-      at::matmul(query.reshape({kv_heads, group * rows, head_dim}), keys.transpose(1, 2));
-  scores = (scores * scale).view({kv_heads, group, rows, length}).to(at::kFloat);
-  scores.masked_fill_(seen.logical_not(), -std::numeric_limits<float>::infinity());
-  const at::Tensor shares = at::softmax(scores, -1).to(query.scalar_type());
-  return at::matmul(shares.view({kv_heads, group * rows, length}), values)
-      .view({kv_heads, group, rows, head_dim});
-#endif
 }
 
 }  // namespace baton

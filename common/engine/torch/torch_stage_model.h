@@ -51,7 +51,7 @@ class TorchStageModel final : public StageModel {
   // The positions of a batch's tokens, on the device.
   struct Rows {
     at::Tensor page, slot;  // [tokens] Where their KV is.
-    at::Tensor cos, sin;    // [tokens, 1, head_dim / 2]
+    at::Tensor cos, sin;    // [tokens, 1, rope_dim / 2]
   };
 
   TorchStageModel(const StageSetup& setup, const TorchDevice& device,
@@ -76,12 +76,18 @@ class TorchStageModel final : public StageModel {
   // Attention and Inner return the input of their row-parallel projection.
   at::Tensor Attention(const Batch& batch, const Rows& rows, int layer, const TorchLayer& weights,
                        const at::Tensor& normed);
+  at::Tensor LatentAttention(const Batch& batch, const Rows& rows, int layer,
+                             const TorchLayer& weights, const at::Tensor& normed);
+  at::Tensor InHalves(const at::Tensor& heads) const;
+  // `query` is [tokens, heads, head_dim].
+  at::Tensor AttendAll(const Batch& batch, int layer, const at::Tensor& query) const;
   at::Tensor Attend(const SequenceSlice& slice, int layer, const at::Tensor& query) const;
   at::Tensor Inner(const TorchGated& weights, const at::Tensor& normed) const;
   // What this rank's experts add to the rows, which the ranks then sum.
   at::Tensor Sparse(const TorchLayer& weights, const at::Tensor& normed) const;
   absl::StatusOr<at::Tensor> FeedForward(const TorchLayer& weights, const at::Tensor& normed);
   at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const;
+  static at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight, double eps);
   at::Tensor Rotate(const at::Tensor& heads, const Rows& rows) const;
   absl::Status TellLogits(const Batch& batch, const at::Tensor& x, std::span<float> logits);
   // [rows, vocab] float32 in host memory; undefined on ranks without logits.
@@ -107,19 +113,9 @@ class TorchStageModel final : public StageModel {
   at::Tensor sums_;
   TorchWeights weights_;
   std::unique_ptr<KvPool> pool_;  // Holds pages_ if the device is a CPU.
-  at::Tensor pages_;              // [pages, layers, 2, kv_heads, page_size, head_dim]
+  at::Tensor pages_;              // [pages, layers, planes, kv_heads, page_size, head_dim]
   std::unique_ptr<KvMemory> kv_memory_;
 };
-
-// Attention of a few query rows over a sequence's keys and values, with the operator of the
-// libtorch in use: the only code that differs between versions (1.13 to 2.15 are tested). Part of
-// the plugin.
-
-// `query` is [kv_heads, group, rows, head_dim]; `keys` and `values` are [kv_heads, length,
-// head_dim] of the same type; `seen` is [rows, length], true where a row may attend to a position.
-// Returns [kv_heads, group, rows, head_dim].
-at::Tensor MaskedAttention(const at::Tensor& query, const at::Tensor& keys,
-                           const at::Tensor& values, const at::Tensor& seen);
 
 }  // namespace baton
 

@@ -42,6 +42,21 @@ class Loader {
     return Joined(std::move(parts));
   }
 
+  // Not rounded.
+  absl::StatusOr<at::Tensor> RouterBias(const std::optional<WeightSpec>& spec) {
+    if (!spec.has_value()) return at::Tensor();
+    BATON_ASSIGN_OR_RETURN(const StoredPart stored, stage_.FindVector(*spec));
+    BATON_ASSIGN_OR_RETURN(const at::Tensor bias, Read(stored, at::kFloat));
+    return bias.view({stored.rows()});
+  }
+
+  // [heads, nope_dim + value_dim, kv_rank]
+  absl::StatusOr<at::Tensor> ByHead(const WeightSpec& spec) {
+    const LatentAttention& latent = stage_.config.latent;
+    BATON_ASSIGN_OR_RETURN(const at::Tensor matrix, Matrices({spec}));
+    return matrix.view({-1, latent.nope_dim + latent.value_dim, latent.kv_rank});
+  }
+
   absl::StatusOr<at::Tensor> Matrices(const std::vector<WeightSpec>& specs) {
     std::vector<at::Tensor> parts;
     for (const WeightSpec& spec : specs) {
@@ -70,11 +85,15 @@ class Loader {
   }
 
   absl::StatusOr<at::Tensor> Read(const StoredPart& stored) {
+    return Read(stored, ScalarTypeOf(stage_.dtype));
+  }
+
+  absl::StatusOr<at::Tensor> Read(const StoredPart& stored, c10::ScalarType type) {
     at::Tensor tensor = at::empty({stored.rows(), stored.columns()}, StoredTypeOf(stored.dtype()));
     BATON_RETURN_IF_ERROR(
         stored.Read(0, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()}));
     Report(stored.ElementCount());
-    return tensor.to(device_, ScalarTypeOf(stage_.dtype));
+    return tensor.to(device_, type);
   }
 
   void Report(int64_t elements) {

@@ -15,7 +15,7 @@ namespace baton {
 
 // A vector is undefined if the model family does not have it.
 using TorchGated = GatedLayer<at::Tensor, at::Tensor>;
-using TorchLayer = DecoderLayer<at::Tensor, at::Tensor>;
+using TorchLayer = DecoderLayer<at::Tensor, at::Tensor, at::Tensor>;
 
 c10::ScalarType ScalarTypeOf(ElementType type);
 

@@ -58,6 +58,29 @@ class ScaledLinear : public Linear {
   const int blocks_;
 };
 
+// A matrix for each head, multiplied on the calling thread alone: heads are what threads share out.
+class HeadLinear {
+ public:
+  explicit HeadLinear(ElementType weights) : weights_(weights) {}
+  virtual ~HeadLinear() = default;
+  HeadLinear(const HeadLinear&) = delete;
+  HeadLinear& operator=(const HeadLinear&) = delete;
+
+  ElementType weights() const { return weights_; }
+
+  // While loading: [outputs, inputs] of one head, as elements of type weights(), aligned for it.
+  virtual void SetHead(int head, const std::byte* matrix) = 0;
+
+  // y[r] = W_head x[r] for `rows` rows; x is [rows, inputs], y has `stride` floats a row.
+  virtual void Apply(int head, const float* x, int rows, float* y, size_t stride) const = 0;
+
+ private:
+  const ElementType weights_;
+};
+
+using HeadLinearFactory =
+    std::function<std::unique_ptr<HeadLinear>(int heads, int outputs, int inputs, ElementType)>;
+
 // Makes an empty ScaledLinear whose first block lacks its first `offset` inputs.
 using ScaledLinearFactory =
     std::function<std::unique_ptr<ScaledLinear>(int outputs, int inputs, int offset)>;

@@ -18,6 +18,7 @@ KvGeometry GeometryOf(const ExecutorOptions& options, const ModelShard& shard, i
   kv.head_begin = shard.kv_heads.begin;
   kv.kv_heads = shard.kv_heads.size();
   kv.head_dim = shard.sizes.head_dim;
+  kv.planes = shard.sizes.kv_planes;
   kv.page_size = options.page_size;
   kv.page_count = options.page_count;
   kv.element_type = options.kv_dtype.value_or(dtype);

@@ -4,6 +4,7 @@
 #define COMMON_ENGINE_WEIGHTS_STAGE_SETUP_H_
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -57,19 +58,27 @@ struct GatedLayer {
   Vector down_bias;     // [hidden]
 };
 
-template <typename Vector, typename Matrix>
+// `Heads` is what a backend makes of the projection that has the keys and values of all heads
+// (LatentWeights::kv_b).
+template <typename Vector, typename Matrix, typename Heads>
 struct DecoderLayer {
-  Vector input_norm;           // [hidden]
-  Matrix qkv;                  // [query_size + 2 * kv_size, hidden]
+  Vector input_norm;  // [hidden]
+  // [query_size + 2 * kv_size, hidden]. With latent attention what it computes of the residual
+  // stream: [q_rank + row, hidden], or queries in place of the q_rank.
+  Matrix qkv;
   Vector qkv_bias;             // [query_size + 2 * kv_size]
-  Vector q_norm, k_norm;       // [head_dim]
-  Matrix o;                    // [hidden, query_size]
+  Vector q_norm, k_norm;       // [head_dim]; with latent attention [q_rank] and [kv_rank].
+  Matrix q_b;                  // [heads * key_dim, q_rank]; if latent attention has a q_rank.
+  Heads kv_b;                  // Latent attention's.
+  Matrix o;                    // [hidden, attended_size]
   Vector o_bias;               // [hidden]
   Vector post_attention_norm;  // [hidden]
   bool sparse = false;
   GatedLayer<Vector, Matrix> mlp;                   // A dense layer's.
   Matrix router;                                    // A sparse layer's, [experts, hidden].
+  Vector router_bias;                               // [experts]
   std::vector<GatedLayer<Vector, Matrix>> experts;  // Those that this rank holds, in order.
+  std::optional<GatedLayer<Vector, Matrix>> shared;
 };
 
 // `loader` must have, for tensors that are concatenated (matrices: stacked, with equally many
@@ -77,6 +86,8 @@ struct DecoderLayer {
 //   absl::StatusOr<Vector> Vectors(const std::vector<std::optional<WeightSpec>>&); a default Vector
 //       if the family has none of them
 //   absl::StatusOr<Matrix> Matrices(const std::vector<WeightSpec>&)
+//   absl::StatusOr<Vector> RouterBias(const std::optional<WeightSpec>&), in float32
+//   absl::StatusOr<Heads> ByHead(const WeightSpec& kv_b)
 template <typename Gated, typename Loader>
 absl::StatusOr<Gated> LoadGatedLayer(const GatedWeights& weights, Loader& loader) {
   Gated layer;
@@ -88,14 +99,31 @@ absl::StatusOr<Gated> LoadGatedLayer(const GatedWeights& weights, Loader& loader
 }
 
 template <typename Layer, typename Loader>
+absl::Status LoadLatent(const LatentWeights& weights, Loader& loader, Layer& layer) {
+  BATON_ASSIGN_OR_RETURN(layer.qkv,
+                         loader.Matrices({weights.q_a.value_or(weights.q), weights.kv_a}));
+  if (weights.q_a.has_value()) {
+    BATON_ASSIGN_OR_RETURN(layer.q_b, loader.Matrices({weights.q}));
+  }
+  BATON_ASSIGN_OR_RETURN(layer.q_norm, loader.Vectors({weights.q_norm}));
+  BATON_ASSIGN_OR_RETURN(layer.k_norm, loader.Vectors({weights.kv_norm}));
+  BATON_ASSIGN_OR_RETURN(layer.kv_b, loader.ByHead(weights.kv_b));
+  return absl::OkStatus();
+}
+
+template <typename Layer, typename Loader>
 absl::StatusOr<Layer> LoadDecoderLayer(const LayerWeights& weights, Loader& loader) {
   Layer layer;
   BATON_ASSIGN_OR_RETURN(layer.input_norm, loader.Vectors({weights.input_norm}));
-  BATON_ASSIGN_OR_RETURN(layer.qkv, loader.Matrices({weights.q, weights.k, weights.v}));
-  BATON_ASSIGN_OR_RETURN(layer.qkv_bias,
-                         loader.Vectors({weights.q_bias, weights.k_bias, weights.v_bias}));
-  BATON_ASSIGN_OR_RETURN(layer.q_norm, loader.Vectors({weights.q_norm}));
-  BATON_ASSIGN_OR_RETURN(layer.k_norm, loader.Vectors({weights.k_norm}));
+  if (weights.latent.has_value()) {
+    BATON_RETURN_IF_ERROR(LoadLatent(*weights.latent, loader, layer));
+  } else {
+    BATON_ASSIGN_OR_RETURN(layer.qkv, loader.Matrices({weights.q, weights.k, weights.v}));
+    BATON_ASSIGN_OR_RETURN(layer.qkv_bias,
+                           loader.Vectors({weights.q_bias, weights.k_bias, weights.v_bias}));
+    BATON_ASSIGN_OR_RETURN(layer.q_norm, loader.Vectors({weights.q_norm}));
+    BATON_ASSIGN_OR_RETURN(layer.k_norm, loader.Vectors({weights.k_norm}));
+  }
   BATON_ASSIGN_OR_RETURN(layer.o, loader.Matrices({weights.o}));
   BATON_ASSIGN_OR_RETURN(layer.o_bias, loader.Vectors({weights.o_bias}));
   BATON_ASSIGN_OR_RETURN(layer.post_attention_norm, loader.Vectors({weights.post_attention_norm}));
@@ -106,8 +134,12 @@ absl::StatusOr<Layer> LoadDecoderLayer(const LayerWeights& weights, Loader& load
     return layer;
   }
   BATON_ASSIGN_OR_RETURN(layer.router, loader.Matrices({*weights.router}));
+  BATON_ASSIGN_OR_RETURN(layer.router_bias, loader.RouterBias(weights.router_bias));
   for (const GatedWeights& expert : weights.experts) {
     BATON_ASSIGN_OR_RETURN(layer.experts.emplace_back(), LoadGatedLayer<Gated>(expert, loader));
+  }
+  if (weights.shared.has_value()) {
+    BATON_ASSIGN_OR_RETURN(layer.shared, LoadGatedLayer<Gated>(*weights.shared, loader));
   }
   return layer;
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/engine/kernels/kernels.h"
 #include "common/engine/weights/block_scales.h"
 #include "common/model/safetensors.h"
 #include "common/model/weight_names.h"
@@ -21,14 +22,31 @@ namespace {
 // Elements read at a time.
 constexpr int64_t kConvertElements = int64_t{1} << 18;
 
+// `to` becomes [columns, rows] of the first `rows` of `from`, [.., columns].
+template <typename Element>
+void Transpose(const std::vector<std::byte>& from, int rows, int columns,
+               std::vector<std::byte>& to) {
+  const auto height = static_cast<size_t>(rows);
+  const auto width = static_cast<size_t>(columns);
+  to.resize(height * width * sizeof(Element));
+  const auto* const source = reinterpret_cast<const Element*>(from.data());
+  auto* const target = reinterpret_cast<Element*>(to.data());
+  for (size_t row = 0; row < height; ++row) {
+    for (size_t column = 0; column < width; ++column) {
+      target[column * height + row] = source[row * width + column];
+    }
+  }
+}
+
 class StageLoader {
  public:
   StageLoader(StageSetup& stage, const LinearFactory& make_linear,
-              const ScaledLinearFactory& make_scaled,
+              const ScaledLinearFactory& make_scaled, const HeadLinearFactory& make_heads,
               const std::function<void(double)>& on_progress, int64_t elements_total)
       : stage_(stage),
         make_linear_(make_linear),
         make_scaled_(make_scaled),
+        make_heads_(make_heads),
         on_progress_(on_progress),
         elements_total_(elements_total) {}
 
@@ -44,6 +62,10 @@ class StageLoader {
       Report(part.ElementCount());
     }
     return values;
+  }
+
+  absl::StatusOr<std::vector<float>> RouterBias(const std::optional<WeightSpec>& spec) {
+    return Vectors({spec});
   }
 
   absl::StatusOr<std::unique_ptr<Linear>> Matrices(const std::vector<WeightSpec>& specs) {
@@ -64,6 +86,39 @@ class StageLoader {
       row_begin += static_cast<int>(part.rows());
     }
     return linear;
+  }
+
+  // A head's rows are those of its keys, then those of its values.
+  absl::StatusOr<HeadBlock> ByHead(const WeightSpec& spec) {
+    const LatentAttention& latent = stage_.config.latent;
+    BATON_ASSIGN_OR_RETURN(const StoredPart part, stage_.FindMatrix(spec));
+    std::optional<ScaledPart> scaled;
+    if (part.dtype() == DType::kF8E4M3) {
+      BATON_ASSIGN_OR_RETURN(scaled, ScaledPart::Find(stage_.weights, spec, part));
+    }
+    const ElementType type = scaled.has_value() ? ElementType::kFloat32 : stage_.dtype;
+    const int64_t of_head = latent.nope_dim + latent.value_dim;
+    const auto heads = static_cast<int>(part.rows() / of_head);
+    HeadBlock block{make_heads_(heads, latent.kv_rank, latent.nope_dim, type),
+                    make_heads_(heads, latent.value_dim, latent.kv_rank, type)};
+    std::vector<std::byte> keys;
+    for (int head = 0; head < heads; ++head) {
+      if (scaled.has_value()) {
+        rows_.resize(static_cast<size_t>(of_head * part.columns()) * sizeof(float));
+        BATON_RETURN_IF_ERROR(scaled->ReadValues(
+            head * of_head, of_head,
+            {reinterpret_cast<float*>(rows_.data()), rows_.size() / sizeof(float)}));
+      } else {
+        BATON_RETURN_IF_ERROR(ReadRows(part, head * of_head, of_head, type));
+      }
+      const auto transpose =
+          type == ElementType::kFloat32 ? Transpose<float> : Transpose<kernels::Bf16>;
+      transpose(rows_, latent.nope_dim, latent.kv_rank, keys);
+      block.keys->SetHead(head, keys.data());
+      block.values->SetHead(head, rows_.data() + keys.size());
+      Report(of_head * part.columns());
+    }
+    return block;
   }
 
   // Kept in the file's type, unless the values are to be rounded: widening a row when it is
@@ -204,6 +259,7 @@ class StageLoader {
   StageSetup& stage_;
   const LinearFactory& make_linear_;
   const ScaledLinearFactory& make_scaled_;
+  const HeadLinearFactory& make_heads_;
   const std::function<void(double)>& on_progress_;
   const int64_t elements_total_;
   int64_t elements_done_ = 0;
@@ -244,11 +300,13 @@ int64_t PackedElements(const StageSetup& stage) {
 
 absl::StatusOr<StageBlocks> LoadStage(StageSetup& stage, const LinearFactory& make_linear,
                                       const ScaledLinearFactory& make_scaled,
+                                      const HeadLinearFactory& make_heads,
                                       const std::function<void(double)>& on_progress) {
   const ModelConfig& config = stage.config;
   const bool first = stage.first_stage();
   const bool last = stage.last_stage();
-  StageLoader loader(stage, make_linear, make_scaled, on_progress, PackedElements(stage));
+  StageLoader loader(stage, make_linear, make_scaled, make_heads, on_progress,
+                     PackedElements(stage));
   StageBlocks blocks;
   blocks.hidden_size = config.hidden_size;
   blocks.vocabulary = stage.shard.vocabulary;

@@ -18,7 +18,13 @@ namespace baton {
 
 // A vector is empty if the model family does not have it.
 using GatedBlock = GatedLayer<std::vector<float>, std::unique_ptr<Linear>>;
-using LayerBlock = DecoderLayer<std::vector<float>, std::unique_ptr<Linear>>;
+// Latent attention in its absorbed form: a query's product with a key is that of keys' [kv_rank,
+// nope_dim] times the query with the cached row, and a value is values' [value_dim, kv_rank] times
+// the row.
+struct HeadBlock {
+  std::unique_ptr<HeadLinear> keys, values;
+};
+using LayerBlock = DecoderLayer<std::vector<float>, std::unique_ptr<Linear>, HeadBlock>;
 
 // One rank's part of the weights. Dimension `hidden` is always the whole model's.
 struct StageBlocks {
@@ -37,11 +43,12 @@ struct StageBlocks {
 
 // Reads the layers, and the embeddings, norm and head that this stage has. Each matrix is kept in
 // the type that `make_linear` chooses, norms and biases in float32. FP8 stays FP8 if there is a
-// `make_scaled`, and is worth its float32 values else. Memory beyond the result is
-// bounded by one block of rows. InvalidArgument names a tensor that would have to be rounded but
-// must not.
+// `make_scaled`, and is worth its float32 values else, as it is in what `make_heads` makes. Memory
+// beyond the result is bounded by one block of rows. InvalidArgument names a tensor that would have
+// to be rounded but must not.
 absl::StatusOr<StageBlocks> LoadStage(StageSetup& stage, const LinearFactory& make_linear,
                                       const ScaledLinearFactory& make_scaled,
+                                      const HeadLinearFactory& make_heads,
                                       const std::function<void(double)>& on_progress);
 
 }  // namespace baton

@@ -14,8 +14,8 @@ constexpr int64_t kMaxExpertsOfAllLayers = int64_t{1} << 16;
 std::span<const Family* const> Families() {
   // A table, not self-registering objects: those vanish when a static library is linked without
   // alwayslink, and only in the shipped binary.
-  static constexpr const Family* kFamilies[] = {&kLlama,    &kQwen2,   &kQwen3,
-                                                &kQwen3Moe, &kMistral, &kMixtral};
+  static constexpr const Family* kFamilies[] = {&kLlama,   &kQwen2,   &kQwen3,      &kQwen3Moe,
+                                                &kMistral, &kMixtral, &kDeepSeekV2, &kDeepSeekV3};
   return kFamilies;
 }
 
@@ -38,10 +38,10 @@ absl::Status DeriveHeadDim(const ConfigReader& reader, ModelConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status ParseExperts(const ConfigReader& reader, ModelConfig& config) {
+absl::Status ParseExperts(const ConfigReader& reader, ModelConfig& config, const char* key) {
   // transformers up to 4 calls Qwen's num_experts; 5 and Mixtral have the other name.
   constexpr const char* kNames[] = {"num_experts", "num_local_experts"};
-  const char* const key = reader.Has(kNames[0]) ? kNames[0] : kNames[1];
+  if (key == nullptr) key = reader.Has(kNames[0]) ? kNames[0] : kNames[1];
   Experts& experts = config.experts;
   BATON_ASSIGN_OR_RETURN(experts.count, reader.Int(key, 1, kMaxExperts));
   if (reader.Has(kNames[0]) && reader.Has(kNames[1])) {

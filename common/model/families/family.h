@@ -26,6 +26,7 @@ struct Family {
   // Sets the features in which the family departs from Llama's mathematics and refuses the keys
   // that it can't honour. Shapes are parsed before, except head_dim when it is absent.
   absl::Status (*configure)(const ConfigReader& reader, ModelConfig& config);
+  std::string_view other_model_type = "";  // What models have that differ in their tokenizer alone.
 };
 
 extern const Family kLlama;
@@ -34,6 +35,8 @@ extern const Family kQwen3;
 extern const Family kQwen3Moe;
 extern const Family kMistral;
 extern const Family kMixtral;
+extern const Family kDeepSeekV2;
+extern const Family kDeepSeekV3;
 
 std::span<const Family* const> Families();
 
@@ -43,10 +46,11 @@ const Family* FindFamily(std::string_view architecture);
 // head_dim where config.json leaves it out and the family derives it: hidden_size / heads.
 absl::Status DeriveHeadDim(const ConfigReader& reader, ModelConfig& config);
 
-// The number of experts and of those that a token goes to, under the names that transformers
-// writes. InvalidArgument for none, for more active ones than there are, and for more in all layers
-// than any list of tensors should be made for.
-absl::Status ParseExperts(const ConfigReader& reader, ModelConfig& config);
+// The number of experts, under the names that transformers writes or `key`, and of those that a
+// token goes to. InvalidArgument for none, for more active ones than there are, and for more in all
+// layers than any list of tensors should be made for.
+absl::Status ParseExperts(const ConfigReader& reader, ModelConfig& config,
+                          const char* key = nullptr);
 
 // "sliding_window": null, or so large that it hides nothing, is no window.
 absl::Status ParseSlidingWindow(const ConfigReader& reader, int otherwise, ModelConfig& config);

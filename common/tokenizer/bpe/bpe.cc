@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "common/base/status.h"
 #include "common/base/strings.h"
@@ -18,46 +19,83 @@ uint64_t PairKey(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
 }
 
-using IdsBySpelling = absl::flat_hash_map<std::string_view, int32_t>;
-
-absl::StatusOr<int32_t> Find(const IdsBySpelling& ids, std::string_view spelling,
-                             std::string_view role) {
-  const auto found = ids.find(spelling);
-  if (found == ids.end()) {
-    return absl::InvalidArgumentError(Concat(role, " \"", spelling, "\" is not in model.vocab"));
-  }
-  return found->second;
+std::string FallbackOf(int byte) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  return Concat("<0x", kDigits.substr(static_cast<size_t>(byte) / 16, 1),
+                kDigits.substr(static_cast<size_t>(byte) % 16, 1), ">");
 }
 
 }  // namespace
 
+// The vocabulary by spelling.
+class SpelledIds {
+ public:
+  explicit SpelledIds(const std::vector<VocabEntry>& vocab) {
+    ids_.reserve(vocab.size());
+    for (const VocabEntry& entry : vocab) ids_.emplace(entry.spelling, entry.id);
+  }
+  std::optional<int32_t> Find(std::string_view spelling) const {
+    const auto found = ids_.find(spelling);
+    return found == ids_.end() ? std::nullopt : std::optional(found->second);
+  }
+  absl::StatusOr<int32_t> Find(std::string_view spelling, std::string_view role) const {
+    if (const auto id = Find(spelling)) return *id;
+    return absl::InvalidArgumentError(Concat(role, " \"", spelling, "\" is not in model.vocab"));
+  }
+
+ private:
+  absl::flat_hash_map<std::string_view, int32_t> ids_;
+};
+
+absl::Status BpeModel::AddBytes(const BpeOptions& options, const SpelledIds& ids) {
+  byte_ids_.fill(kNone);
+  for (int byte = 0; byte < 256; ++byte) {
+    int32_t& id = byte_ids_[static_cast<size_t>(byte)];
+    if (options.byte_level) {
+      BATON_ASSIGN_OR_RETURN(
+          id, ids.Find(SpellByte(static_cast<uint8_t>(byte)), Concat("byte ", byte, ", spelled")));
+    } else if (options.byte_fallback) {
+      id = ids.Find(FallbackOf(byte)).value_or(kNone);
+    }
+  }
+  if (options.byte_level || !options.unk_token.has_value()) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(unk_id_, ids.Find(*options.unk_token, "model.unk_token"));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<BpeModel> BpeModel::Create(const std::vector<VocabEntry>& vocab,
                                           const std::vector<MergeRule>& merges,
-                                          bool ignore_merges) {
+                                          const BpeOptions& options) {
   BpeModel model;
-  IdsBySpelling ids;
-  ids.reserve(vocab.size());
+  model.byte_level_ = options.byte_level;
+  model.fuse_unk_ = options.fuse_unk;
+  const SpelledIds ids(vocab);
   for (const VocabEntry& entry : vocab) {
-    ids.emplace(entry.spelling, entry.id);
-    if (!ignore_merges) continue;
-    if (std::optional<std::string> bytes = BytesOfSpelling(entry.spelling)) {
+    if (!options.byte_level) {
+      const Utf8Step first = NextUtf8(entry.spelling);
+      const bool one = first.kind == Utf8Step::Kind::kCharacter;
+      if (one && first.length == entry.spelling.size()) {
+        model.character_ids_.emplace(first.code_point, entry.id);
+      }
+    }
+    if (!options.ignore_merges) continue;
+    if (!options.byte_level) {
+      model.whole_words_.emplace(entry.spelling, entry.id);
+    } else if (std::optional<std::string> bytes = BytesOfSpelling(entry.spelling)) {
       model.whole_words_.emplace(*std::move(bytes), entry.id);
     }
   }
-  for (int byte = 0; byte < 256; ++byte) {
-    BATON_ASSIGN_OR_RETURN(model.byte_ids_[byte], Find(ids, SpellByte(static_cast<uint8_t>(byte)),
-                                                       Concat("byte ", byte, ", spelled")));
-  }
+  BATON_RETURN_IF_ERROR(model.AddBytes(options, ids));
   model.merges_.reserve(merges.size());
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const MergeRule& rule = merges[rank];
     const std::string where = Concat("model.merges[", rank, "]:");
-    BATON_ASSIGN_OR_RETURN(const int32_t left, Find(ids, rule.left, where));
-    BATON_ASSIGN_OR_RETURN(const int32_t right, Find(ids, rule.right, where));
-    BATON_ASSIGN_OR_RETURN(const int32_t merged, Find(ids, Concat(rule.left, rule.right), where));
+    BATON_ASSIGN_OR_RETURN(const int32_t left, ids.Find(rule.left, where));
+    BATON_ASSIGN_OR_RETURN(const int32_t right, ids.Find(rule.right, where));
+    BATON_ASSIGN_OR_RETURN(const int32_t merged, ids.Find(Concat(rule.left, rule.right), where));
     // A repeated pair takes its last rank, as it does in Hugging Face's library.
     model.merges_.insert_or_assign(PairKey(left, right),
-                                   Merge{static_cast<uint32_t>(rank), merged});
+                                   Merge{rule.rank.value_or(static_cast<uint32_t>(rank)), merged});
   }
   return model;
 }
@@ -75,15 +113,40 @@ void BpeModel::EncodeWord(std::string_view word, BpeScratch* scratch,
   }
   auto& symbols = scratch->symbols_;
   symbols.clear();
-  const auto length = static_cast<int32_t>(word.size());
-  for (int32_t i = 0; i < length; ++i) {
-    symbols.push_back(
-        {byte_ids_[static_cast<uint8_t>(word[i])], i - 1, i + 1 < length ? i + 1 : kNone});
+  if (byte_level_) {
+    for (const char c : word) scratch->Add(byte_ids_[static_cast<uint8_t>(c)]);
+  } else {
+    AddCharacters(word, scratch);
   }
+  if (!symbols.empty()) symbols.back().next = kNone;
   MergeAll(scratch);
   for (const BpeScratch::Symbol& symbol : symbols) {
     if (symbol.id != kMerged) ids->push_back(symbol.id);
   }
+}
+
+void BpeModel::AddCharacters(std::string_view word, BpeScratch* scratch) const {
+  bool unknown = false;  // The last symbol is unk_id_'s, and is not there yet.
+  while (!word.empty()) {
+    const Utf8Step step = NextUtf8(word);
+    const std::string_view bytes = word.substr(0, step.length);
+    word.remove_prefix(step.length);
+    if (const auto known = character_ids_.find(step.code_point); known != character_ids_.end()) {
+      if (std::exchange(unknown, false)) scratch->Add(*unk_id_);
+      scratch->Add(known->second);
+      continue;
+    }
+    const bool has_bytes = std::all_of(bytes.begin(), bytes.end(), [this](char c) {
+      return byte_ids_[static_cast<uint8_t>(c)] != kNone;
+    });
+    if (has_bytes) {
+      for (const char c : bytes) scratch->Add(byte_ids_[static_cast<uint8_t>(c)]);
+    } else if (unk_id_.has_value()) {
+      if (unknown && !fuse_unk_) scratch->Add(*unk_id_);
+      unknown = true;
+    }
+  }
+  if (unknown) scratch->Add(*unk_id_);
 }
 
 namespace {
@@ -167,6 +230,15 @@ constexpr Alphabet MakeAlphabet() {
 constexpr Alphabet kAlphabet = MakeAlphabet();
 
 }  // namespace
+
+std::optional<uint8_t> ByteOfFallback(std::string_view spelling) {
+  const auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c - 'A' + 10; };
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+  const bool fits = spelling.size() == 6 && spelling.starts_with("<0x") && spelling[5] == '>' &&
+                    is_digit(spelling[3]) && is_digit(spelling[4]);
+  if (!fits) return std::nullopt;
+  return static_cast<uint8_t>(digit(spelling[3]) * 16 + digit(spelling[4]));
+}
 
 std::string SpellByte(uint8_t byte) {
   std::string spelling;

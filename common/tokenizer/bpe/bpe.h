@@ -25,6 +25,18 @@ struct VocabEntry {
 struct MergeRule {
   std::string left;
   std::string right;
+  std::optional<uint32_t> rank = std::nullopt;  // Else its place among the rules.
+};
+
+struct BpeOptions {
+  // A word that is a token is that token, whatever merges would make of it.
+  bool ignore_merges = false;
+  bool byte_level = true;  // Words are bytes, each with a token; else they are characters.
+  // Characters without a token become their bytes, as "<0x0A>",
+  bool byte_fallback = false;
+  // or else this one, once for several in a row with `fuse_unk`; without it they are left out.
+  std::optional<std::string> unk_token;
+  bool fuse_unk = false;
 };
 
 // Working memory of BpeModel::EncodeWord, kept between words by the caller; one per thread.
@@ -45,6 +57,11 @@ class BpeScratch {
     uint64_t order;  // rank, then position: the candidate with the lowest is merged first
     int32_t merged_id;
   };
+  // A symbol behind the others; the last one's `next` is mended by who adds.
+  void Add(int32_t id) {
+    const auto at = static_cast<int32_t>(symbols_.size());
+    symbols_.push_back({id, at - 1, at + 1});
+  }
   std::vector<Symbol> symbols_;
   std::vector<Candidate> heap_;
   uint64_t steps_ = 0;
@@ -53,12 +70,12 @@ class BpeScratch {
 // Immutable; any thread.
 class BpeModel {
  public:
-  // Every single byte must have a token, so that every text can be encoded. With `ignore_merges` a
-  // word that is a token is that token, whatever merges would make of it.
   static absl::StatusOr<BpeModel> Create(const std::vector<VocabEntry>& vocab,
-                                         const std::vector<MergeRule>& merges, bool ignore_merges);
+                                         const std::vector<MergeRule>& merges,
+                                         const BpeOptions& options);
 
-  // Appends the tokens of `word`, any bytes up to 2 GiB, to `ids`. Work is O(n log n).
+  // Appends the tokens of `word`, up to 2 GiB, to `ids`: any bytes with `byte_level`, else
+  // well-formed UTF-8. Work is O(n log n).
   void EncodeWord(std::string_view word, BpeScratch* scratch, std::vector<int32_t>* ids) const;
 
  private:
@@ -68,11 +85,17 @@ class BpeModel {
   };
 
   BpeModel() = default;
+  absl::Status AddBytes(const BpeOptions& options, const class SpelledIds& ids);
+  void AddCharacters(std::string_view word, BpeScratch* scratch) const;
   const Merge* FindMerge(int32_t left, int32_t right) const;
   void PushCandidate(int32_t left_position, BpeScratch* scratch) const;
   void MergeAll(BpeScratch* scratch) const;
 
-  std::array<int32_t, 256> byte_ids_{};
+  bool byte_level_ = true;
+  bool fuse_unk_ = false;
+  std::optional<int32_t> unk_id_;
+  absl::flat_hash_map<char32_t, int32_t> character_ids_;   // Not byte_level_.
+  std::array<int32_t, 256> byte_ids_{};                    // -1: none.
   absl::flat_hash_map<uint64_t, Merge> merges_;            // by left id and right id
   absl::flat_hash_map<std::string, int32_t> whole_words_;  // by bytes; only with ignore_merges
 };
@@ -80,6 +103,9 @@ class BpeModel {
 // Byte-level BPE spells every byte as one printable character, so that tokens are text: the
 // alphabet of GPT-2. Printable Latin-1 bytes stand for themselves, the other 68 for U+0100 onwards
 // in the order of their values (a space is "Ġ").
+
+// The byte that "<0x0A>" stands for.
+std::optional<uint8_t> ByteOfFallback(std::string_view spelling);
 
 // How `byte` is spelled, in UTF-8.
 std::string SpellByte(uint8_t byte);

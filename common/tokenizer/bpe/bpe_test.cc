@@ -52,7 +52,7 @@ TEST(BpeTest, MergesByRankThenFromTheLeft) {
   const int32_t bc = definition.Merge("b", "c");
   const int32_t ab = definition.Merge("a", "b");
   const int32_t aa = definition.Merge("a", "a");
-  const auto model = BpeModel::Create(definition.vocab, definition.merges, false).value();
+  const auto model = BpeModel::Create(definition.vocab, definition.merges, {}).value();
   EXPECT_THAT(Encode(model, "abc"), ElementsAre('a', bc));
   EXPECT_THAT(Encode(model, "abd"), ElementsAre(ab, 'd'));
   EXPECT_THAT(Encode(model, "aaa"), ElementsAre(aa, 'a'));
@@ -65,8 +65,9 @@ TEST(BpeTest, IgnoreMergesTakesWholeWordsFirst) {
   const int32_t ab = definition.Merge("a", "b");
   const int32_t cab = definition.AddToken("cab");
   const int32_t space = definition.AddToken("Ġc");
-  const auto with = BpeModel::Create(definition.vocab, definition.merges, true).value();
-  const auto without = BpeModel::Create(definition.vocab, definition.merges, false).value();
+  const auto with =
+      BpeModel::Create(definition.vocab, definition.merges, {.ignore_merges = true}).value();
+  const auto without = BpeModel::Create(definition.vocab, definition.merges, {}).value();
   EXPECT_THAT(Encode(with, "cab"), ElementsAre(cab));
   EXPECT_THAT(Encode(with, " c"), ElementsAre(space));
   EXPECT_THAT(Encode(without, "cab"), ElementsAre('c', ab));
@@ -75,13 +76,13 @@ TEST(BpeTest, IgnoreMergesTakesWholeWordsFirst) {
 TEST(BpeTest, RefusesMergesAndBytesOutsideTheVocabulary) {
   Definition definition;
   definition.merges.push_back({"a", "b"});
-  const auto no_result = BpeModel::Create(definition.vocab, definition.merges, false);
+  const auto no_result = BpeModel::Create(definition.vocab, definition.merges, {});
   EXPECT_THAT(std::string(no_result.status().message()), HasSubstr("model.merges[0]: \"ab\""));
   definition.merges[0] = {"a", "zz"};
-  const auto no_part = BpeModel::Create(definition.vocab, definition.merges, false);
+  const auto no_part = BpeModel::Create(definition.vocab, definition.merges, {});
   EXPECT_THAT(std::string(no_part.status().message()), HasSubstr("model.merges[0]: \"zz\""));
   definition.vocab.erase(definition.vocab.begin() + ' ');
-  const auto no_byte = BpeModel::Create(definition.vocab, {}, false);
+  const auto no_byte = BpeModel::Create(definition.vocab, {}, {});
   EXPECT_THAT(std::string(no_byte.status().message()), HasSubstr("byte 32, spelled \"Ġ\""));
 }
 
@@ -126,7 +127,7 @@ TEST(BpeTest, AgreesWithTheDefinition) {
       definition.Merge(left, right);
       parts.push_back(left + right);
     }
-    const auto model = BpeModel::Create(definition.vocab, definition.merges, false).value();
+    const auto model = BpeModel::Create(definition.vocab, definition.merges, {}).value();
     for (int i = 0; i < 20; ++i) {
       std::string word(random.Below(40), 'a');
       for (char& c : word) c = static_cast<char>('a' + random.Below(3));
@@ -139,7 +140,7 @@ TEST(BpeTest, WorkGrowsLinearlyInTheWord) {
   Definition definition;
   std::string power = "a";
   for (int i = 0; i < 8; ++i, power += power) definition.Merge(power, power);
-  const auto model = BpeModel::Create(definition.vocab, definition.merges, false).value();
+  const auto model = BpeModel::Create(definition.vocab, definition.merges, {}).value();
   const auto steps = [&](size_t bytes) {
     BpeScratch scratch;
     Ids ids;

@@ -31,7 +31,10 @@ std::string StripWhiteSpace(std::string_view text, bool left, bool right) {
 absl::StatusOr<Normalizer> Normalizer::Create(const std::vector<NormalizerStep>& steps) {
   Normalizer normalizer;
   for (const NormalizerStep& what : steps) {
-    Step step = {what, std::nullopt};
+    Step step = {what, std::nullopt, std::nullopt};
+    if (what.kind == Kind::kCharsmap) {
+      BATON_ASSIGN_OR_RETURN(step.charsmap, Charsmap::Create(what.content));
+    }
     if (what.kind == Kind::kReplace) {
       BATON_ASSIGN_OR_RETURN(step.pattern, SplitPattern::Compile(what.pattern));
     }
@@ -72,6 +75,8 @@ absl::StatusOr<std::string> Normalizer::ApplyStep(const Step& step, std::string 
       return text.empty() ? std::move(text) : step.what.content + text;
     case Kind::kReplace:
       return step.pattern->Replace(text, step.what.content, max_bytes);
+    case Kind::kCharsmap:
+      return step.charsmap->Apply(text);
   }
   return text;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/tokenizer/words/charsmap.h"
 #include "common/tokenizer/words/split_pattern.h"
 
 namespace baton {
@@ -24,6 +25,7 @@ struct NormalizerStep {
     kStrip,         // White space at the ends.
     kPrepend,       // `content`, unless the text is empty.
     kReplace,       // Matches of `pattern` by `content`.
+    kCharsmap,      // By the table that is `content` (charsmap.h).
   };
   Kind kind = Kind::kNfc;
   bool left = false;  // For kStrip.
@@ -48,6 +50,7 @@ class Normalizer {
   struct Step {
     NormalizerStep what;
     std::optional<SplitPattern> pattern;
+    std::optional<Charsmap> charsmap;
   };
   Normalizer() = default;
 

@@ -44,7 +44,7 @@ class DecodeCacheTest : public DecodeCoreTest {
   }
   // From the ticket to the last token. Each token is the number of those before it.
   Ticket Run(const ReserveRequested& request) {
-    const Ticket ticket = Reserved(request);
+    Ticket ticket = Reserved(request);
     Handle(StreamOpened{request.attempt_id, ticket.generation});
     Commit(ticket, 0);
     for (int32_t token = 1; token < request.stop.max_tokens; ++token) {
@@ -224,9 +224,9 @@ class PagesWithTokens : public DecodeCacheTest {
       Commit(request.ticket, Draw(request));
       return;
     }
-    const int page = request.unwritten++;
-    const size_t end = std::min(request.prompt, static_cast<size_t>((page + 1) * kPageSize));
-    for (size_t i = static_cast<size_t>(page * kPageSize); i < end; ++i) Put(request, i);
+    const size_t begin = static_cast<size_t>(request.unwritten++) * kPageSize;
+    const size_t end = std::min(request.prompt, begin + kPageSize);
+    for (size_t i = begin; i < end; ++i) Put(request, i);
     Later([this, id] { Write(id); });
   }
   static int32_t Draw(Request& request) {

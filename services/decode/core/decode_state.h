@@ -47,7 +47,7 @@ struct Request {
   std::shared_ptr<const std::vector<int32_t>> tokens;  // The prompt. Null: it has no part.
   std::string cache_salt;
   std::vector<int32_t> text;  // What was drawn.
-  PageTree::Prefix prefix;    // Of `pages`: these belong to the tree.
+  PageTree::Prefix prefix;    // Those of `pages` that belong to the tree.
 
   // From kGranting on.
   uint32_t slot = 0;

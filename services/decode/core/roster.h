@@ -38,7 +38,7 @@ class Roster {
  private:
   std::vector<InstanceRef> followers_;          // In the epoch that was begun last.
   uint64_t newest_generation_ = 0;              // The newest any of them has had.
-  uint32_t oldest_version_ = kProtocolVersion;  // Of the protocol, that one of them speaks.
+  uint32_t oldest_version_ = kProtocolVersion;  // The oldest protocol that one speaks.
 };
 
 }  // namespace baton::decode

@@ -68,7 +68,7 @@ struct KvOutboxOptions {
 // ---- Actions ----
 // Send pages [first_page, first_page + page_count) of the prompt, or one part of one page. They lie
 // in memory behind each other from this stage's page `local_page` on. What the message has of each
-// is [layer][K/V][head][token][dim] of `heads`. Ends with MessageEnded.
+// is [layer][plane][head][token][row] of `heads`. Ends with MessageEnded.
 struct SendKvMessage {
   uint64_t message_id = 0;
   uint64_t attempt_id = 0;

@@ -105,7 +105,7 @@ struct ChainPlanner::State {
     std::shared_ptr<const std::vector<int32_t>> tokens;  // That it reads. Null: it has no part.
     std::string cache_salt;
     PageTree::Match match;    // While it waits: what it would have, not pinned.
-    PageTree::Prefix prefix;  // Of `pages`: these belong to the tree.
+    PageTree::Prefix prefix;  // Those of `pages` that belong to the tree.
 
     // Since when the stages have only to close it, and no caller waits for it.
     int64_t over_us = kNeverUs;

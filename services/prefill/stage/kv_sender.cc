@@ -46,8 +46,8 @@ std::vector<KvPiece> PiecesOf(const SendKvMessage& message, const KvGeometry& kv
   const LayerRange layers{kv.layer_begin, kv.layer_end};
   const size_t of_each = message.bytes / static_cast<size_t>(message.page_count);
   const std::vector<PageRun> runs =
-      MessageRuns(layers, message.heads, {layers, kv.kv_heads, kv.HeadBytes()}, kv.head_begin,
-                  message.offset_bytes, of_each);
+      MessageRuns(layers, message.heads, {layers, kv.kv_heads, kv.HeadBytes(), kv.planes},
+                  kv.head_begin, message.offset_bytes, of_each);
   std::vector<KvPiece> pieces;
   for (int page = 0; page < message.page_count; ++page) {
     for (const PageRun& run : runs) {

@@ -42,13 +42,29 @@ bool SameEverywhere(const absl::Status& status) {
 
 }  // namespace
 
-void RouterCore::State::Begin(Transaction& txn, Pair pair) {
+void RouterCore::State::CountChoice(ChoiceKind kind) {
+  PredictionCounts& counts = totals.predictions;
+  switch (kind) {
+    case ChoiceKind::kUncached:
+      ++counts.uncached_total;
+      return;
+    case ChoiceKind::kCached:
+      ++counts.cached_total;
+      return;
+    case ChoiceKind::kPassedOver:
+      ++counts.passed_over_total;
+      return;
+  }
+}
+
+void RouterCore::State::Begin(Transaction& txn, Choice choice) {
   if (txn.attempts == 0) budget.Begin(now_us);
   ++txn.attempts;
   ++attempts_made;
   Attempt attempt;
   attempt.id = (limits.incarnation << 32) | (attempts_made & 0xffffffffU);
-  attempt.pair = std::move(pair);
+  attempt.pair = std::move(choice.pair);
+  CountChoice(choice.kind);
   txn.max_tokens = txn.asked_tokens;
   if (txn.clip) {
     const int64_t room = OutputRoom(attempt.pair, txn.prompt_tokens);
@@ -56,7 +72,10 @@ void RouterCore::State::Begin(Transaction& txn, Pair pair) {
   }
   attempt.decode_open = true;
   attempt.prefill_counted = attempt.decode_counted = true;
-  attempt.ungranted = pairing.Begin(attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  attempt.begun_us = attempt.prefill_us = now_us;
+  attempt.predicted = pairing.Note(attempt.pair, txn.ask());
+  attempt.ungranted = pairing.Begin(attempt.pair, txn.prompt_tokens, txn.max_tokens,
+                                    attempt.predicted.cached_tokens);
   attempt.prefill_open = attempt.pair.colocated();
   txn.held.clear();
   table.SetPhase(txn, attempt.pair.colocated() ? Phase::kPrefilling : Phase::kReserving);
@@ -111,13 +130,11 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
     return false;
   }
   FailedPair failed = {txn.attempt.pair, blamed};
-  const std::vector<Pair>& pairs = membership.ReadyPairs();
-  absl::StatusOr<Pair> other =
-      pairing.Choose(pairs, txn.prompt_tokens, txn.asked_tokens, &failed, txn.clip);
+  absl::StatusOr<Choice> other = pairing.Choose(membership.roster(), txn.ask(), &failed);
   // Without another pair the failure is reported as it was, unless the others have no room, or none
   // is ready at all and one is expected: then what failed is what is missing.
   const bool no_room = IsOverloaded(other.status()) && MayWaitForRoom().ok();
-  const bool no_pair = pairs.empty() && MayWait().ok();
+  const bool no_pair = !membership.HasReadyPair() && MayWait().ok();
   if (!other.ok() && !no_room && !no_pair) return false;
   // Who drains, is dead or does not answer is in no pair any more: what it had must go elsewhere
   // and cannot come back to it.
@@ -163,7 +180,10 @@ void RouterCore::State::TellToken(Transaction& txn, const SampledToken& token) {
     table.SetPhase(txn, Phase::kDecoding);
     EndPrefillWork(txn);
     ++served;
-    const Pair& pair = txn.attempt.pair;
+    Attempt& attempt = txn.attempt;
+    const Pair& pair = attempt.pair;
+    attempt.first_token_us = now_us;
+    pairing.LearnExposed(pair, attempt.through_us == 0 ? 0 : now_us - attempt.through_us);
     membership.Served(pair.decode);
     for (const InstanceRef& follower : pair.followers) membership.Served(follower);
     for (const KvWriter& stage : pair.chain.stages) membership.Served(stage.instance);
@@ -171,7 +191,25 @@ void RouterCore::State::TellToken(Transaction& txn, const SampledToken& token) {
   Emit(DeliverToken{txn.call_id, token});
 }
 
+void RouterCore::State::LearnPrompt(Transaction& txn, int cached_tokens) {
+  Attempt& attempt = txn.attempt;
+  attempt.through_us = now_us;
+  const int cached = std::clamp(cached_tokens, 0, txn.prompt_tokens);
+  totals.predictions.predicted_tokens_total += attempt.predicted.cached_tokens;
+  totals.predictions.cached_tokens_total += cached;
+  pairing.Correct(attempt.pair, attempt.predicted, cached);
+  pairing.LearnPrompt(attempt.pair, txn.prompt_tokens - cached, attempt.prefill_us, now_us);
+}
+
+void RouterCore::State::LearnAnswer(const Transaction& txn) {
+  const Attempt& attempt = txn.attempt;
+  if (txn.tokens < 2) return;
+  pairing.LearnAnswer(attempt.pair, now_us - attempt.begun_us,
+                      (now_us - attempt.first_token_us) / (txn.tokens - 1));
+}
+
 void RouterCore::State::Complete(Transaction& txn, FinishReason reason) {
+  LearnAnswer(txn);
   if (!txn.attempt.prefill_open) return Finish(txn, reason);
   txn.answer = reason;
   Covered<"router: an answer settles">();
@@ -242,7 +280,7 @@ void RouterCore::State::NoteGrant(Transaction& txn) {
 void RouterCore::State::EndPrefillWork(Transaction& txn) {
   NoteGrant(txn);
   if (!std::exchange(txn.attempt.prefill_counted, false)) return;
-  pairing.EndPrefill(txn.attempt.pair, txn.prompt_tokens);
+  pairing.EndPrefill(txn.attempt.pair, txn.prompt_tokens, txn.attempt.predicted.cached_tokens);
 }
 
 void RouterCore::State::EndWork(Transaction& txn) {

@@ -51,9 +51,10 @@ absl::Status CheckLayout(const KvLayout& layout) {
                         absl::StrCat("must be from 1 to ", kMaxLayers, ", is ", layout.layers));
   }
   if (layout.kv_heads < 1 || layout.head_dim < 1 || layout.page_size < 1 ||
-      layout.bytes_per_element < 1) {
-    return InvalidField("fingerprint.kv_layout",
-                        "kv_heads, head_dim, page_size and bytes_per_element must be positive");
+      layout.bytes_per_element < 1 || layout.planes < 1) {
+    return InvalidField(
+        "fingerprint.kv_layout",
+        "kv_heads, head_dim, page_size, bytes_per_element and planes must be positive");
   }
   return absl::OkStatus();
 }
@@ -229,6 +230,7 @@ absl::Status CheckModels(const WorkerInfo& joining, const WorkerInfo& member) {
   if (x.layers != y.layers) return differ_number("layer count", x.layers, y.layers);
   if (x.kv_heads != y.kv_heads) return differ_number("KV heads", x.kv_heads, y.kv_heads);
   if (x.head_dim != y.head_dim) return differ_number("head dimension", x.head_dim, y.head_dim);
+  if (x.planes != y.planes) return differ_number("KV planes", x.planes, y.planes);
   if (x.bytes_per_element != y.bytes_per_element) {
     return differ("type of KV (bytes per element)", KvTypeText(x), KvTypeText(y));
   }

@@ -1,13 +1,12 @@
 #include "services/router/core/membership.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/base/coverage.h"
 #include "common/base/status.h"
-#include "common/kv/head_routes.h"
 #include "services/router/core/fit.h"
 
 namespace baton::router {
@@ -15,20 +14,6 @@ namespace {
 
 bool Usable(const Worker& worker) {
   return worker.ready && !worker.draining && !worker.suspect && worker.probation_until_us == 0;
-}
-
-bool Reaches(const Worker& from, const Worker& to) {
-  return from.applied_version >= to.joined_version &&
-         !std::binary_search(from.unconnected.begin(), from.unconnected.end(),
-                             to.info.instance.incarnation);
-}
-
-// Whether each of the one side has connected to each of the other, and the other way round.
-bool Connected(const std::vector<const Worker*>& side, const std::vector<const Worker*>& other) {
-  return std::all_of(side.begin(), side.end(), [&other](const Worker* a) {
-    return std::all_of(other.begin(), other.end(),
-                       [a](const Worker* b) { return Reaches(*a, *b) && Reaches(*b, *a); });
-  });
 }
 
 // Whether who speaks for a chain or a decode service has said that it is ready since it knows each
@@ -44,25 +29,10 @@ bool CanServe(const std::vector<const Worker*>& places) {
   return std::all_of(places.begin(), places.end(), serves) && SpeaksForAll(places);
 }
 
-// With more ranks than KV heads some have copies, which they don't hand over.
-std::vector<KvWriter> WritersOf(const std::vector<KvWriter>& stages, int kv_heads,
-                                int decode_ranks) {
-  const auto sources = SourcesOf(kv_heads, stages.front().tensor_rank.size, decode_ranks);
-  BATON_CHECK(sources.ok()) << sources.status();  // CheckWellFormed saw to it.
-  std::vector<KvWriter> writers;
-  for (const KvWriter& stage : stages) {
-    if (std::binary_search(sources->begin(), sources->end(), stage.tensor_rank.rank)) {
-      writers.push_back(stage);
-    }
-  }
-  return writers;
-}
-
 Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& stages) {
   Chain chain;
   chain.chain_id = chain_id;
   chain.stage0 = stages.front()->info.instance;
-  chain.load = stages.front()->load;
   chain.max_prompt_tokens = stages.front()->info.max_context_tokens;
   chain.capacity_tokens = stages.front()->info.capacity_tokens();
   for (const Worker* stage : stages) {
@@ -75,38 +45,60 @@ Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& s
   return chain;
 }
 
-Pair MakePair(const Chain& chain, const std::vector<const Worker*>& ranks) {
-  const Worker& first = *ranks.front();
-  const KvLayout& layout = first.info.fingerprint.kv_layout;
-  Pair pair;
-  pair.chain = chain;
-  pair.decode = first.info.instance;
-  pair.decode_load = first.load;
-  pair.decode_capacity_tokens = first.info.capacity_tokens();
-  pair.max_context_tokens = first.info.max_context_tokens;
-  pair.decode_slots = first.info.max_running_requests;
-  pair.page_size = layout.page_size;
+uint32_t SpokenByAll(const std::vector<const Worker*>& workers) {
+  uint32_t version = std::numeric_limits<uint32_t>::max();
+  for (const Worker* worker : workers) {
+    version = std::min(version, worker->info.fingerprint.protocol_version);
+  }
+  return version;
+}
+
+Reach ReachOf(const std::vector<const Worker*>& places) {
+  Reach reach;
+  for (const Worker* worker : places) {
+    reach.Add({worker->info.instance.incarnation, worker->joined_version, worker->applied_version,
+               worker->unconnected});
+  }
+  return reach;
+}
+
+Side ChainSide(const std::string& chain_id, const std::vector<const Worker*>& stages) {
+  const WorkerInfo& stage0 = stages.front()->info;
+  Side side;
+  side.reach = ReachOf(stages);
+  side.pair.chain = MakeChain(chain_id, stages);
+  side.pair.page_size = stage0.fingerprint.kv_layout.page_size;
+  side.pair.protocol_version = SpokenByAll(stages);
+  if (!stage0.decodes) return side;
+  const Chain& chain = side.pair.chain;
+  side.pair.decode = chain.stage0;
+  side.pair.decode_capacity_tokens = chain.capacity_tokens;
+  side.pair.max_context_tokens = chain.max_prompt_tokens;
+  side.pair.decode_slots = stage0.max_running_requests;
+  return side;
+}
+
+Side DecodeSide(const std::vector<const Worker*>& ranks) {
+  const WorkerInfo& first = ranks.front()->info;
+  Side side;
+  side.reach = ReachOf(ranks);
+  side.kv_heads = first.fingerprint.kv_layout.kv_heads;
+  side.decode_ranks = first.tensor_rank.size;
+  Pair& pair = side.pair;
+  pair.decode = first.instance;
+  pair.decode_capacity_tokens = first.capacity_tokens();
+  pair.max_context_tokens = first.max_context_tokens;
+  pair.decode_slots = first.max_running_requests;
+  pair.page_size = first.fingerprint.kv_layout.page_size;
+  pair.protocol_version = SpokenByAll(ranks);
   for (const Worker* rank : ranks) {
     const WorkerInfo& info = rank->info;
-    if (rank != &first) pair.followers.push_back(info.instance);
+    if (rank != ranks.front()) pair.followers.push_back(info.instance);
     pair.decode_capacity_tokens = std::min(pair.decode_capacity_tokens, info.capacity_tokens());
     pair.max_context_tokens = std::min<int64_t>(pair.max_context_tokens, info.max_context_tokens);
   }
   pair.max_context_tokens = std::min(pair.max_context_tokens, pair.decode_capacity_tokens);
-  pair.writers = WritersOf(chain.stages, layout.kv_heads, first.info.tensor_rank.size);
-  return pair;
-}
-
-Pair MakeColocated(const Chain& chain, const Worker& stage0) {
-  Pair pair;
-  pair.chain = chain;
-  pair.decode = chain.stage0;
-  pair.decode_load = chain.load;
-  pair.decode_capacity_tokens = chain.capacity_tokens;
-  pair.max_context_tokens = chain.max_prompt_tokens;
-  pair.decode_slots = stage0.info.max_running_requests;
-  pair.page_size = stage0.info.fingerprint.kv_layout.page_size;
-  return pair;
+  return side;
 }
 
 }  // namespace
@@ -177,7 +169,11 @@ void Membership::Join(const WorkerInfo& worker, int64_t lease_until_us, int64_t 
   joined.lease_until_us = lease_until_us;
   sweep_us_ = std::min(sweep_us_, joined.lease_until_us);
   // No pair changes: it is not ready, and a complete grid admits no worker.
-  workers_.emplace(worker.instance.id, std::move(joined));
+  const Worker& added = workers_.emplace(worker.instance.id, std::move(joined)).first->second;
+  Places& places = grids_[worker.grid()];
+  // Members agree on the number of places and none is held twice: CheckFit saw to it.
+  places.resize(static_cast<size_t>(worker.places()));
+  places[static_cast<size_t>(worker.place())] = &added;
 }
 
 absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied_version,
@@ -206,14 +202,14 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
   if (worker.ready != ready || worker.unconnected != unconnected || begins_again) {
     worker.changed_us = now_us;
   }
-  if (worker.applied_version != applied || worker.ready != ready || worker.load != load ||
-      worker.suspect || worker.unconnected != unconnected) {
+  worker.load = load;
+  if (worker.applied_version != applied || worker.ready != ready || worker.suspect ||
+      worker.unconnected != unconnected) {
     worker.suspect = false;
     worker.unconnected = std::move(unconnected);
     worker.applied_version = applied;
     worker.ready = ready;
-    worker.load = load;
-    Changed();
+    Changed(worker);
   }
   return absl::OkStatus();
 }
@@ -231,7 +227,7 @@ absl::Status Membership::Drain(const std::string& instance_id) {
 void Membership::SaysDraining(const InstanceRef& instance) {
   Worker* worker = FindToChange(instance);
   if (worker == nullptr) return;
-  if (!std::exchange(worker->draining, true)) Changed();
+  if (!std::exchange(worker->draining, true)) Changed(*worker);
 }
 
 Worker* Membership::FindToChange(const InstanceRef& instance) {
@@ -245,7 +241,7 @@ bool Membership::Suspect(const InstanceRef& instance, int64_t now_us) {
   if (worker == nullptr || std::exchange(worker->suspect, true)) return false;
   Covered<"membership: a worker is suspect">();
   worker->changed_us = now_us;
-  Changed();
+  Changed(*worker);
   return true;
 }
 
@@ -267,7 +263,7 @@ void Membership::Served(const InstanceRef& instance) {
   if (worker == nullptr) return;
   worker->failures = 0;
   worker->probation_us = 0;
-  if (std::exchange(worker->probation_until_us, 0) != 0) Changed();
+  if (std::exchange(worker->probation_until_us, 0) != 0) Changed(*worker);
 }
 
 void Membership::Remember(const WorkerInfo& worker, bool left, int64_t now_us) {
@@ -281,10 +277,16 @@ void Membership::Remember(const WorkerInfo& worker, bool left, int64_t now_us) {
 }
 
 void Membership::Lose(WorkerMap::iterator worker, std::vector<Worker>& lost) {
+  Changed(worker->second);
+  const GridName grid = worker->second.info.grid();
+  Places& places = grids_.at(grid);
+  places[static_cast<size_t>(worker->second.info.place())] = nullptr;
+  const bool over = std::all_of(places.begin(), places.end(),
+                                [](const Worker* place) { return place == nullptr; });
+  if (over) grids_.erase(grid);
   lost.push_back(std::move(worker->second));
   workers_.erase(worker);
   ++view_version_;
-  Changed();
 }
 
 void Membership::ExcuseSilence(int64_t until_us) {
@@ -327,7 +329,7 @@ void Membership::EndProbation(Worker& worker, int64_t now_us) {
     return;
   }
   worker.probation_until_us = 0;
-  Changed();
+  Changed(worker);
 }
 
 bool Membership::Remove(const InstanceRef& instance, int64_t now_us, std::vector<Worker>& lost) {
@@ -370,42 +372,59 @@ const Worker* Membership::Find(const InstanceRef& instance) const {
 int Membership::UsablePages(const WorkerInfo& member) const {
   int pages = member.page_count;
   if (member.role != Role::kDecode || member.tensor_rank.alone()) return pages;
-  for (const auto& [id, other] : workers_) {
-    const WorkerInfo& info = other.info;
-    const bool beside = info.role == Role::kDecode && !info.tensor_rank.alone() &&
-                        info.decode_id == member.decode_id;
-    if (beside) pages = std::min(pages, info.page_count);
+  const auto grid = grids_.find(member.grid());
+  if (grid == grids_.end()) return pages;
+  for (const Worker* rank : grid->second) {
+    if (rank != nullptr) pages = std::min(pages, rank->info.page_count);
   }
   return pages;
 }
 
-void Membership::Changed() { pairs_.reset(); }
-
-std::map<GridName, Membership::Places> Membership::GridsOf(Role role) const {
-  std::map<GridName, Places> grids;
-  for (const auto& [id, worker] : workers_) {
-    if (worker.info.role != role) continue;
-    Places& places = grids[worker.info.grid()];
-    // Members agree on the number of places and none is held twice: CheckFit saw to it.
-    places.resize(static_cast<size_t>(worker.info.places()));
-    places[static_cast<size_t>(worker.info.place())] = &worker;
-  }
-  return grids;
+void Membership::Changed(const Worker& worker) {
+  pairs_.reset();
+  pair_count_.reset();
+  has_pair_.reset();
+  changed_.insert(worker.info.grid());
 }
 
-template <typename Side, typename Connected>
-std::vector<Pair> Membership::PairsOf(Side side, Connected connected) const {
-  std::vector<Pair> pairs;
-  const std::map<GridName, Places> decodes = GridsOf(Role::kDecode);
-  for (const auto& [chain_name, stages] : GridsOf(Role::kPrefill)) {
-    if (!side(stages)) continue;
-    const Chain chain = MakeChain(chain_name.id, stages);
-    if (stages.front()->info.decodes) {
-      if (connected(stages, stages)) pairs.push_back(MakeColocated(chain, *stages.front()));
+void Membership::Refresh() const {
+  for (const GridName& name : changed_) {
+    const bool chain = name.role == Role::kPrefill;
+    SideTable& table = chain ? roster_.chains : roster_.decodes;
+    const auto grid = grids_.find(name);
+    if (grid == grids_.end()) {
+      table.Remove(name);
       continue;
     }
-    for (const auto& [decode_name, ranks] : decodes) {
-      if (side(ranks) && connected(stages, ranks)) pairs.push_back(MakePair(chain, ranks));
+    const Places& places = grid->second;
+    if (!CanServe(places)) {
+      table.Rest(name);
+      continue;
+    }
+    Side side = chain ? ChainSide(name.id, places) : DecodeSide(places);
+    if (side.pair.colocated() && !Connected(side.reach, side.reach)) {
+      table.Rest(name);
+      continue;
+    }
+    table.Put(name, std::move(side));
+  }
+  changed_.clear();
+}
+
+template <typename Serves, typename Connected>
+std::vector<Pair> Membership::PairsOf(Serves serves, Connected connected) const {
+  std::vector<Pair> pairs;
+  for (const auto& [name, stages] : grids_) {
+    if (name.role != Role::kPrefill || !serves(stages)) continue;
+    const Side chain = ChainSide(name.id, stages);
+    if (chain.pair.colocated()) {
+      if (connected(chain.reach, chain.reach)) pairs.push_back(chain.pair);
+      continue;
+    }
+    for (const auto& [other, ranks] : grids_) {
+      if (other.role != Role::kDecode || !serves(ranks)) continue;
+      const Side decode = DecodeSide(ranks);
+      if (connected(chain.reach, decode.reach)) pairs.push_back(baton::router::Join(chain, decode));
     }
   }
   return pairs;
@@ -416,23 +435,54 @@ const std::vector<Pair>& Membership::ReadyPairs() const {
   return *pairs_;
 }
 
+bool Membership::HasReadyPair() const {
+  Refresh();
+  if (!has_pair_.has_value()) has_pair_ = roster_.HasPair();
+  return *has_pair_;
+}
+
+size_t Membership::CountReadyPairs() const {
+  Refresh();
+  if (!pair_count_.has_value()) pair_count_ = roster_.CountPairs();
+  return *pair_count_;
+}
+
 std::vector<Pair> Membership::WholePairs() const {
   const auto whole = [](const Places& places) {
     return std::all_of(places.begin(), places.end(),
                        [](const Worker* worker) { return worker != nullptr && !worker->draining; });
   };
-  return PairsOf(whole, [](const Places&, const Places&) { return true; });
+  return PairsOf(whole, [](const Reach&, const Reach&) { return true; });
+}
+
+PairLimits LimitsOf(const Pair& pair) {
+  return {pair.chain.max_prompt_tokens,
+          pair.chain.capacity_tokens,
+          pair.decode_capacity_tokens,
+          pair.max_context_tokens,
+          pair.decode_slots,
+          pair.page_size,
+          pair.protocol_version,
+          pair.colocated()};
 }
 
 int64_t OutputRoom(const Pair& pair, int64_t prompt_tokens) {
   return prompt_tokens > pair.chain.max_prompt_tokens ? 0 : pair.max_context_tokens - prompt_tokens;
 }
 
+// By each side's largest: which of them connect counts for little, and that there is a pair.
 int64_t Membership::LargestContext() const {
+  if (!HasReadyPair()) return 0;
+  const auto of = [](const Pair& pair, int64_t context) {
+    return std::min(pair.chain.max_prompt_tokens + 1, context);
+  };
   int64_t largest = 0;
-  for (const Pair& pair : ReadyPairs()) {
-    largest =
-        std::max(largest, std::min(pair.chain.max_prompt_tokens + 1, pair.max_context_tokens));
+  for (size_t slot = 0; slot < roster_.chains.slots(); ++slot) {
+    const Side* chain = roster_.chains.At(slot);
+    if (chain == nullptr) continue;
+    const bool alone = chain->pair.colocated();
+    const int64_t context = alone ? chain->pair.max_context_tokens : roster_.decodes.most_context();
+    largest = std::max(largest, of(chain->pair, context));
   }
   return largest;
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/types/instance.h"
-#include "common/types/ticket.h"
+#include "services/router/core/pair.h"
+#include "services/router/core/roster.h"
 #include "services/router/core/worker_info.h"
 
 namespace baton::router {
@@ -54,43 +56,6 @@ struct Applicant {
 };
 
 class Group;
-
-// A chain whose stages, with all of their ranks, are present and wired. Stage 0 takes its requests;
-// of its ranks the first.
-struct Chain {
-  std::string chain_id;
-  std::vector<KvWriter> stages;  // All processes by place; cover all layers.
-  InstanceRef stage0;
-  WorkerLoad load;                // Stage 0's.
-  int64_t max_prompt_tokens = 0;  // That fit into every stage.
-  int64_t capacity_tokens = 0;    // For all its prompts together: the smallest stage's.
-  bool draining = false;
-
-  bool Has(const InstanceRef& instance) const;
-};
-
-// A decode service is called by its rank 0, whose load and slots are its own. A colocated chain is
-// a pair with itself: stage 0 is in decode's place, and there are no followers and no writers.
-struct Pair {
-  Chain chain;
-  InstanceRef decode;                       // Rank 0.
-  WorkerLoad decode_load;                   // Rank 0's.
-  int64_t decode_capacity_tokens = 0;       // For all its requests together: the smallest rank's.
-  int64_t max_context_tokens = 0;           // For one request: prompt and continuation.
-  int decode_slots = 0;                     // Its max_running_requests.
-  int page_size = 1;                        // Tokens: what both sides give room in.
-  std::vector<InstanceRef> followers = {};  // Ranks 1 and on of the decode service, in order.
-  // Processes of the chain that hand KV over to it: every head of every layer goes once to each
-  // rank that has it.
-  std::vector<KvWriter> writers = {};
-
-  // Whether the decode service is, or has, this process.
-  bool Decodes(const InstanceRef& instance) const;
-  bool colocated() const { return decode == chain.stage0; }
-};
-
-// Tokens that may follow a prompt in one request of the pair; 0 or less: the prompt is too long.
-int64_t OutputRoom(const Pair& pair, int64_t prompt_tokens);
 
 struct MembershipOptions {
   int64_t lease_us = 2'000'000;
@@ -186,10 +151,17 @@ class Membership {
   // Pairs that can take a request now: every process of the chain and of the decode service ready,
   // none draining, suspect or on probation, each of the one and each of the other have told of an
   // endpoint to one another, and who speaks for a side (stage 0, rank 0) has heard of all the
-  // others of it. In a colocated chain all have told of endpoints among themselves. Rebuilt only
-  // when something changed since the last call; valid until the next call of a member that is not
-  // const.
+  // others of it. In a colocated chain all have told of endpoints among themselves. The list is for
+  // small clusters and for checks: it is built anew after every change but one of load, and valid
+  // until the next call of a member that is not const.
   const std::vector<Pair>& ReadyPairs() const;
+  bool HasReadyPair() const;
+  size_t CountReadyPairs() const;
+  // The sides of these pairs, up to date; valid until the next call of a member that is not const.
+  Roster& roster() {
+    Refresh();
+    return roster_;
+  }
 
   // Pairs with every process present and none draining, whether ready or not.
   std::vector<Pair> WholePairs() const;
@@ -243,13 +215,14 @@ class Membership {
   Group Incumbents(int64_t now_us) const;
   Group Challengers(const WorkerInfo& worker, int64_t now_us) const;
   bool GiveWayTo(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
-  void Changed();
+  void Changed(const Worker& worker);
+  // Brings the roster up to date with the grids that have changed.
+  void Refresh() const;
   Worker* FindToChange(const InstanceRef& instance);
   void EndProbation(Worker& worker, int64_t now_us);
-  std::map<GridName, Places> GridsOf(Role role) const;
-  // Pairs whose sides are such, and whose processes are `connected`.
-  template <typename Side, typename Connected>
-  std::vector<Pair> PairsOf(Side side, Connected connected) const;
+  // Pairs whose sides `serve`, and whose processes are `connected`.
+  template <typename Serves, typename Connected>
+  std::vector<Pair> PairsOf(Serves serves, Connected connected) const;
   std::string WhyNotReady(const Worker& worker) const;
   std::string WhoIsNotConnected() const;
   bool OnlyColocated() const;
@@ -259,9 +232,16 @@ class Membership {
   int64_t sweep_us_ = kNeverUs;  // No lease ends before, and no probation.
   int64_t began_us_ = kNeverUs;  // The first registration.
   WorkerMap workers_;
-  std::map<std::string, Absent> absent_;            // By instance id.
-  std::map<std::string, Applicant> applicants_;     // By instance id.
-  mutable std::optional<std::vector<Pair>> pairs_;  // That are ready; nullopt: to be found again.
+  std::map<std::string, Absent> absent_;         // By instance id.
+  std::map<std::string, Applicant> applicants_;  // By instance id.
+  // The members' places; a grid of none is gone.
+  std::map<GridName, Places> grids_;
+  // What follows from the members is found when it is asked for; nullopt: to be found again.
+  mutable std::optional<std::vector<Pair>> pairs_;  // That are ready.
+  mutable std::optional<size_t> pair_count_;
+  mutable std::optional<bool> has_pair_;
+  mutable Roster roster_;
+  mutable std::set<GridName> changed_;  // Since the roster was brought up to date.
 };
 
 }  // namespace baton::router

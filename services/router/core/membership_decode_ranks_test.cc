@@ -59,7 +59,6 @@ TEST_F(MembershipDecodeRanksTest, AServiceTakesWhatFitsIntoEachOfItsRanksAndTell
   beat(service[1], 5);
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
   const Pair& pair = members_.ReadyPairs()[0];
-  EXPECT_EQ(pair.decode_load.running_requests, 3);
   EXPECT_EQ(pair.decode_slots, 7);
   EXPECT_EQ(pair.decode_capacity_tokens, 512);
   EXPECT_EQ(pair.max_context_tokens, 500);

@@ -148,9 +148,35 @@ class MembershipPairsTest : public ::testing::Test {
   std::vector<WorkerInfo> everybody_;
   std::vector<Worker> here_;
   uint64_t lives_ = 0;
+  // As choices see them.
+  std::set<Processes> OfRoster() {
+    std::set<Processes> pairs;
+    const Roster& roster = members_.roster();
+    roster.VisitPairs([&](size_t chain, size_t decode) {
+      const router::Side& side = *roster.chains.At(chain);
+      pairs.insert(
+          Of(side.pair.colocated() ? side.pair : router::Join(side, *roster.decodes.At(decode))));
+      return true;
+    });
+    return pairs;
+  }
+
   int64_t now_us_ = 0;
   Random random_{0};
 };
+
+TEST_F(MembershipPairsTest, ALoadChangesNone) {
+  Begin(0);
+  while (members_.ReadyPairs().empty()) Happen();
+  const Pair* before = members_.ReadyPairs().data();
+  const InstanceRef decode = members_.ReadyPairs()[0].decode;
+  ASSERT_EQ(
+      members_.Heartbeat(decode, members_.Find(decode)->applied_version, true,
+                         {.running_requests = 7}, now_us_, members_.Find(decode)->unconnected),
+      absl::OkStatus());
+  EXPECT_EQ(members_.Find(decode)->load.running_requests, 7);
+  EXPECT_EQ(members_.ReadyPairs().data(), before) << "built anew";
+}
 
 TEST_F(MembershipPairsTest, AreThoseOfTheDefinition) {
   std::map<size_t, int> ready_with;  // By the number of processes.
@@ -167,6 +193,9 @@ TEST_F(MembershipPairsTest, AreThoseOfTheDefinition) {
       }
       ASSERT_EQ(ready, ByDefinition())
           << "seed " << seed << ", event " << event << ": " << members_.WhatIsMissing();
+      ASSERT_EQ(OfRoster(), ready);
+      ASSERT_EQ(members_.HasReadyPair(), !ready.empty());
+      ASSERT_EQ(members_.CountReadyPairs(), ready.size());
       ASSERT_EQ(members_.CheckInvariants(), absl::OkStatus());
     }
   }

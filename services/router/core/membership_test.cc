@@ -340,6 +340,7 @@ TEST_F(MembershipTest, WhatDoesNotFitIsRefusedWithBothValues) {
        [](auto& w) { w.fingerprint.embedding_hash = 0x66; },
        {"embedding", "66", "e0"}},
       {"heads", [](auto& w) { w.fingerprint.kv_layout.kv_heads = 4; }, {"KV heads", "4", "2"}},
+      {"planes", [](auto& w) { w.fingerprint.kv_layout.planes = 1; }, {"KV planes", "1", "2"}},
       {"dim", [](auto& w) { w.fingerprint.kv_layout.head_dim = 9; }, {"head dimension", "9", "8"}},
       {"bytes",
        [](auto& w) { w.fingerprint.kv_layout.bytes_per_element = 2; },

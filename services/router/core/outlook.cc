@@ -96,7 +96,10 @@ std::string Membership::WhatIsMissing() const {
     if (!reason.empty()) reasons.push_back(std::move(reason));
   };
   for (const Role role : {Role::kPrefill, Role::kDecode}) {
-    const std::map<GridName, Places> grids = GridsOf(role);
+    std::map<GridName, Places> grids;
+    for (const auto& [name, places] : grids_) {
+      if (name.role == role) grids.emplace(name, places);
+    }
     const bool needed = role == Role::kPrefill || !OnlyColocated();
     if (grids.empty() && needed) {
       add(role == Role::kPrefill ? "no prefill chain is registered"

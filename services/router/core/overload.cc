@@ -42,7 +42,7 @@ bool RouterCore::State::TryRefusedAgain(Transaction& txn, Role blamed,
   if (txn.refused >= kMostRefusals || txn.deadline_us <= now_us || !MayWaitForRoom().ok()) {
     return false;
   }
-  if (membership.ReadyPairs().empty() && PairAwaitedUntilUs(now_us) == 0) {
+  if (!membership.HasReadyPair() && PairAwaitedUntilUs(now_us) == 0) {
     Covered<"router: what is refused has nowhere to go">();
     return false;
   }

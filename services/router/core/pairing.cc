@@ -1,168 +1,81 @@
 #include "services/router/core/pairing.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "common/base/status.h"
-#include "services/router/core/context_overflow.h"
 
 namespace baton::router {
 namespace {
 
-// The same processes, in the same life.
-bool SameChain(const Pair& pair, const FailedPair& failed) {
-  return pair.chain.stages == failed.pair.chain.stages;
-}
-bool SameDecode(const Pair& pair, const FailedPair& failed) {
-  return pair.decode == failed.pair.decode && pair.followers == failed.pair.followers;
-}
+// 64 MB at most, and as many tokens as some 500 chains of 128k tokens hold.
+constexpr size_t kMostPrefixes = size_t{1} << 20;
 
-// In whole pages.
-int64_t PagesOf(const Pair& pair, int64_t tokens) {
-  return (tokens + pair.page_size - 1) / pair.page_size * pair.page_size;
-}
-
-// How large a request may be.
-struct Largest {
-  int64_t prompt = 0;         // Tokens that fit into a chain.
-  int64_t context = 0;        // Prompt and output that fit into a decode service.
-  int64_t colocated = 0;      // The same of a colocated chain.
-  int64_t beside_prompt = 0;  // Output beside a prompt that a pair's chain takes.
-
-  void Count(const Pair& pair, int prompt_tokens) {
-    beside_prompt = std::max(beside_prompt, OutputRoom(pair, prompt_tokens));
-    if (pair.colocated()) {
-      colocated = std::max(colocated, pair.max_context_tokens);
-      return;
-    }
-    prompt = std::max(prompt, pair.chain.max_prompt_tokens);
-    context = std::max(context, pair.max_context_tokens);
-  }
-};
-
-absl::Status TooLong(const Largest& largest, int prompt_tokens, int max_tokens) {
-  if (largest.beside_prompt <= 0) {
-    std::vector<std::string> takes;
-    if (largest.context > 0) {
-      takes.push_back(absl::StrCat("the largest prefill chain takes prompts of ", largest.prompt,
-                                   " tokens, the largest decode service ", largest.context,
-                                   " tokens of prompt and output"));
-    }
-    if (largest.colocated > 0) {
-      takes.push_back(absl::StrCat("the largest colocated chain takes ", largest.colocated,
-                                   " tokens of prompt and output"));
-    }
-    return ContextOverflow(kPromptField,
-                           absl::StrCat("has ", prompt_tokens,
-                                        " tokens, and the KV caches of no workers that are ready ",
-                                        "hold it: ", absl::StrJoin(takes, ", "),
-                                        ", of which at least one is for the output"));
-  }
-  return ContextOverflow(
-      kMaxTokensField,
-      absl::StrCat("the KV caches of the ready workers hold at most ",
-                   prompt_tokens + largest.beside_prompt, " tokens of this prompt and its output, ",
-                   "but ", prompt_tokens, " of the prompt and ", max_tokens, " of the output are ",
-                   int64_t{prompt_tokens} + max_tokens, "; shorten the prompt or ask for at most ",
-                   largest.beside_prompt));
-}
-
-bool UsesFailedLeg(const Pair& pair, const FailedPair& failed) {
-  return failed.leg == Role::kDecode ? SameDecode(pair, failed) : SameChain(pair, failed);
-}
-
-bool UsesOtherLeg(const Pair& pair, const FailedPair& failed) {
-  return failed.leg == Role::kDecode ? SameChain(pair, failed) : SameDecode(pair, failed);
-}
+int64_t PagesOf(const Pair& pair, int64_t tokens) { return LimitsOf(pair).InPages(tokens); }
 
 }  // namespace
 
-Policy ParsePolicy(const std::string& name) {
-  return name == "round_robin" ? Policy::kRoundRobin : Policy::kLeastLoad;
+Pairing::Pairing(Policy policy, uint64_t seed, const BackoffRange& backoff)
+    : policy_(policy), random_(seed), backoff_(backoff), index_(kMostPrefixes) {}
+
+bool Pairing::IsFull(const Assigned& decode, const PairLimits& limits, int64_t context_tokens) {
+  return decode.requests >= limits.decode_slots ||
+         decode.context_tokens + context_tokens > limits.decode_capacity_tokens;
 }
 
-absl::StatusOr<Pair> Pairing::Choose(const std::vector<Pair>& pairs, int prompt_tokens,
-                                     int max_tokens, const FailedPair* failed, bool clip) const {
-  const Pair* best = nullptr;
-  std::optional<Cost> best_cost;
-  int64_t best_tokens = 0;  // Prompt and output.
-  Largest largest;
-  bool any = false;
+bool Pairing::SeemsFull(const Assigned& decode, const PairLimits& limits, int64_t context_tokens) {
+  const int64_t tokens = decode.context_tokens + decode.others_context_tokens + context_tokens;
+  return decode.all_requests() >= limits.decode_slots || tokens > limits.decode_capacity_tokens;
+}
+
+bool Pairing::HasRoom(const Assigned& chain, const PairLimits& limits) {
+  if (!chain.limit.HasRoom(chain.requests)) return false;
+  if (limits.colocated) {
+    return chain.requests <= limits.decode_slots &&
+           chain.context_tokens <= limits.decode_capacity_tokens;
+  }
+  return chain.prompt_tokens - chain.ungranted_tokens < limits.chain_capacity_tokens;
+}
+
+bool Pairing::HasRoom(const Assigned& decode, const PairLimits& limits, int64_t context_tokens) {
+  if (decode.ungranted > 0 && IsFull(decode, limits, context_tokens)) return false;
+  return decode.limit.HasRoom(decode.requests);
+}
+
+bool Pairing::CouldTake(const std::vector<Pair>& pairs, const Ask& ask,
+                        const FailedPair* failed) const {
+  std::optional<Class> best;
+  bool room = false;
   for (const Pair& pair : pairs) {
-    if (failed != nullptr && SameChain(pair, *failed) && SameDecode(pair, *failed)) {
-      continue;
-    }
-    any = true;
-    largest.Count(pair, prompt_tokens);
-    const int64_t room = OutputRoom(pair, prompt_tokens);
-    if (room < (clip ? 1 : max_tokens)) continue;
-    const int64_t output = std::min<int64_t>(max_tokens, room);
-    Cost cost = CostOf(pair, PagesOf(pair, prompt_tokens + output), failed);
-    cost.clipped = max_tokens - output;
-    if (best_cost.has_value() && *best_cost <= cost) continue;
-    best = &pair;
-    best_cost = cost;
-    best_tokens = prompt_tokens + output;
+    const bool chain = failed != nullptr && pair.chain.stages == failed->pair.chain.stages;
+    const bool decode = failed != nullptr && pair.decode == failed->pair.decode &&
+                        pair.followers == failed->pair.followers;
+    const int64_t output = std::min<int64_t>(ask.max_tokens, OutputRoom(pair, ask.prompt_tokens));
+    if (pair.protocol_version < ask.protocol_version) continue;
+    if ((chain && decode) || output < (ask.clip ? 1 : ask.max_tokens)) continue;
+    const Class of = {ask.max_tokens - output,
+                      failed != nullptr && (failed->leg == Role::kDecode ? decode : chain)};
+    if (best.has_value() && *best < of) continue;
+    if (!best.has_value() || of < *best) room = false;
+    best = of;
+    const int64_t context_tokens = PagesOf(pair, ask.prompt_tokens + output);
+    const PairLimits limits = LimitsOf(pair);
+    room = room || (HasRoom(Of(pair.chain.stage0), limits) &&
+                    (limits.colocated || HasRoom(Of(pair.decode), limits, context_tokens)));
   }
-  if (!any) return absl::NotFoundError("no other pair is ready");
-  if (best == nullptr) return TooLong(largest, prompt_tokens, max_tokens);
-  if (!HasRoom(*best, PagesOf(*best, best_tokens))) {
-    return Overloaded(absl::ResourceExhaustedError(
-        "all workers that could take the request have as much as they take"));
-  }
-  return *best;
+  return room;
 }
 
-bool Pairing::DecodeIsFull(const Pair& pair, int64_t context_tokens) const {
-  const Assigned& decode = Of(pair.decode);
-  return decode.requests >= pair.decode_slots ||
-         decode.context_tokens + context_tokens > pair.decode_capacity_tokens;
-}
-
-bool Pairing::HasRoom(const Pair& pair, int64_t context_tokens) const {
-  const Assigned& chain = Of(pair.chain.stage0);
-  const Assigned& decode = Of(pair.decode);
-  if (!chain.limit.HasRoom(chain.requests) || !decode.limit.HasRoom(decode.requests)) return false;
-  if (pair.colocated()) {
-    return chain.requests <= pair.decode_slots &&
-           chain.context_tokens <= pair.decode_capacity_tokens;
-  }
-  if (decode.ungranted > 0 && DecodeIsFull(pair, context_tokens)) return false;
-  return chain.prompt_tokens - chain.ungranted_tokens < pair.chain.capacity_tokens;
-}
-
-Pairing::Cost Pairing::CostOf(const Pair& pair, int64_t context_tokens,
-                              const FailedPair* failed) const {
-  const Assigned& chain = Of(pair.chain.stage0);
-  const Assigned& decode = Of(pair.decode);
-  Cost cost;
-  cost.again = failed != nullptr && UsesFailedLeg(pair, *failed);
-  cost.no_room = !HasRoom(pair, context_tokens);
-  cost.beside = failed != nullptr && UsesOtherLeg(pair, *failed);
-  cost.chain_used = chain.last_used;
-  cost.decode_used = decode.last_used;
-  if (policy_ == Policy::kRoundRobin) return cost;
-  const Others& others = OthersOn(pair.decode);
-  const int64_t tokens = decode.context_tokens + others.context_tokens + context_tokens;
-  cost.requests = std::max(decode.requests + others.requests, pair.decode_load.running_requests);
-  cost.full = cost.requests >= pair.decode_slots || tokens > pair.decode_capacity_tokens;
-  cost.prompt_tokens = std::max(chain.prompt_tokens + OthersOn(pair.chain.stage0).prompt_tokens,
-                                pair.chain.load.queued_tokens);
-  return cost;
-}
-
-bool Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
+bool Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens, int cached_tokens) {
   const int64_t prompt = PagesOf(pair, prompt_tokens);
   const int64_t context = PagesOf(pair, int64_t{prompt_tokens} + max_tokens);
-  const bool full = !pair.colocated() && DecodeIsFull(pair, context);
+  const bool full = !pair.colocated() && IsFull(Of(pair.decode), LimitsOf(pair), context);
   ++uses_;
   Assigned& chain = workers_[pair.chain.stage0];
   chain.lost = false;
+  chain.colocated = pair.colocated();
   chain.prompt_tokens += prompt;
+  chain.work_tokens += prompt_tokens - cached_tokens;
   chain.ungranted_tokens += full ? prompt : 0;
+  chain.prompts += 1;
   chain.requests += 1;
   chain.last_used = uses_;
   Assigned& decode = workers_[pair.decode];
@@ -171,6 +84,8 @@ bool Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens) {
   decode.ungranted += full ? 1 : 0;
   decode.requests += pair.colocated() ? 0 : 1;
   decode.last_used = uses_;
+  Weigh(chain);
+  Weigh(decode);
   return full;
 }
 
@@ -190,9 +105,9 @@ void Pairing::Granted(const Pair& pair, int prompt_tokens) {
 
 void Pairing::Refused(const InstanceRef& instance, int64_t hint_us, int64_t now_us) {
   const auto worker = workers_.find(instance);
-  if (worker == workers_.end()) return;
+  if (worker == workers_.end() || worker->second.requests == 0) return;
   LearnedLimit& limit = worker->second.limit;
-  limit.Refuse(std::max(0, worker->second.requests - 1), hint_us, now_us, random_, backoff_);
+  limit.Refuse(worker->second.requests - 1, hint_us, now_us, random_, backoff_);
   next_us_ = std::min(next_us_, limit.NextUs());
 }
 
@@ -208,14 +123,18 @@ void Pairing::Advance(int64_t now_us) {
 
 void Pairing::Report(const InstanceRef& instance, const WorkerLoad& load, int64_t used_tokens) {
   ++changes_;
-  const Assigned& own = Of(instance);
-  Others& others = others_[instance];
-  others.prompt_tokens = std::max<int64_t>(0, load.queued_tokens - own.prompt_tokens);
-  others.context_tokens = std::max<int64_t>(0, used_tokens - own.context_tokens);
-  others.requests = std::max(0, load.running_requests + load.queued_requests - own.requests);
+  Assigned& worker = workers_[instance];
+  worker.others_prompt_tokens = std::max<int64_t>(0, load.queued_tokens - worker.prompt_tokens);
+  worker.others_context_tokens = std::max<int64_t>(0, used_tokens - worker.context_tokens);
+  worker.others_requests =
+      std::max(0, load.running_requests + load.queued_requests - worker.requests);
+  worker.pace.Fade();
+  worker.exposed_us.Fade(0);
+  worker.token_us.Fade(0);
+  Weigh(worker);
 }
 
-void Pairing::EndPrefill(const Pair& pair, int prompt_tokens) {
+void Pairing::EndPrefill(const Pair& pair, int prompt_tokens, int cached_tokens) {
   const int64_t prompt = PagesOf(pair, prompt_tokens);
   const auto chain = workers_.find(pair.chain.stage0);
   ++changes_;
@@ -224,8 +143,12 @@ void Pairing::EndPrefill(const Pair& pair, int prompt_tokens) {
     ++mended_total_;
     return;
   }
-  chain->second.prompt_tokens -= prompt;
-  chain->second.requests -= pair.colocated() ? 0 : 1;
+  Assigned& worker = chain->second;
+  worker.prompt_tokens -= prompt;
+  worker.work_tokens = std::max<int64_t>(0, worker.work_tokens - (prompt_tokens - cached_tokens));
+  worker.prompts = std::max(0, worker.prompts - 1);
+  worker.requests -= pair.colocated() ? 0 : 1;
+  Weigh(worker);
   DropIfOver(chain);
 }
 
@@ -240,20 +163,50 @@ void Pairing::EndDecode(const Pair& pair, int prompt_tokens, int max_tokens) {
   }
   decode->second.context_tokens -= context;
   decode->second.requests -= 1;
+  Weigh(decode->second);
   DropIfOver(decode);
+}
+
+// While it had prompts to compute, from the one before on.
+void Pairing::LearnPrompt(const Pair& pair, int computed_tokens, int64_t begun_us, int64_t now_us) {
+  const auto chain = workers_.find(pair.chain.stage0);
+  if (chain == workers_.end()) return;
+  Assigned& worker = chain->second;
+  const auto took_us = static_cast<double>(now_us - std::max(begun_us, worker.through_us));
+  worker.through_us = now_us;
+  prompt_cost_.Learn(computed_tokens, took_us, worker.pace);
+}
+
+void Pairing::LearnExposed(const Pair& pair, int64_t exposed_us) {
+  const auto decode = workers_.find(pair.decode);
+  if (decode != workers_.end()) decode->second.exposed_us.Add(static_cast<double>(exposed_us));
+}
+
+void Pairing::LearnAnswer(const Pair& pair, int64_t held_us, int64_t token_us) {
+  const auto decode = workers_.find(pair.decode);
+  if (decode == workers_.end()) return;
+  decode->second.held_us.Add(static_cast<double>(held_us));
+  decode->second.token_us.Add(static_cast<double>(token_us));
 }
 
 void Pairing::Forget(const InstanceRef& instance) {
   ++changes_;
-  others_.erase(instance);
   const auto worker = workers_.find(instance);
   if (worker == workers_.end()) return;
-  worker->second.lost = true;
+  Assigned& lost = worker->second;
+  lost.lost = true;
+  lost.others_prompt_tokens = lost.others_context_tokens = lost.others_requests = 0;
+  Weigh(lost);
   DropIfOver(worker);
 }
 
 void Pairing::DropIfOver(WorkerMap::iterator worker) {
-  if (worker->second.lost && worker->second.AtRest()) workers_.erase(worker);
+  Assigned& account = worker->second;
+  if (!account.lost || !account.AtRest()) return;
+  // Until the next choice follows the roster, which has lost it too.
+  if (account.chain_slot.has_value()) chain_loads_.Remove(*account.chain_slot);
+  if (account.decode_slot.has_value()) decode_loads_.Remove(*account.decode_slot);
+  workers_.erase(worker);
 }
 
 bool Pairing::AtRest() const {
@@ -267,10 +220,17 @@ const Pairing::Assigned& Pairing::Of(const InstanceRef& instance) const {
   return worker == workers_.end() ? kNothing : worker->second;
 }
 
-const Pairing::Others& Pairing::OthersOn(const InstanceRef& instance) const {
-  static const Others kNone;
-  const auto others = others_.find(instance);
-  return others == others_.end() ? kNone : others->second;
+void Pairing::Weigh(const Assigned& worker) {
+  const bool by_turns = policy_ == Policy::kRoundRobin;
+  const int64_t requests = by_turns ? 0 : worker.all_requests();
+  const int64_t prompts = by_turns ? 0 : worker.prompt_tokens + worker.others_prompt_tokens;
+  if (worker.chain_slot.has_value()) {
+    const int64_t of_chain = worker.colocated ? requests : 0;
+    chain_loads_.Set(*worker.chain_slot, {prompts, of_chain, worker.last_used});
+  }
+  if (worker.decode_slot.has_value()) {
+    decode_loads_.Set(*worker.decode_slot, {0, requests, worker.last_used});
+  }
 }
 
 }  // namespace baton::router

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "services/router/core/pairing.h"
+#include "services/router/core/pairing_fixture.h"
 #include "services/router/core/test_cluster.h"
 
 namespace baton::router {
@@ -21,9 +21,9 @@ Pair PairOf(const std::string& chain, const std::string& decode) {
 
 class PairingBooksTest : public ::testing::Test {
  protected:
-  bool HasRoom() const { return books_.Choose({pair_}, 10, 10, nullptr).ok(); }
+  bool HasRoom() { return books_.Choose({pair_}, 10, 10, nullptr).ok(); }
 
-  Pairing books_{Policy::kLeastLoad};
+  TestPairing books_{Policy::kLeastLoad};
   const Pair pair_ = PairOf("c0", "d0");
 };
 
@@ -75,7 +75,7 @@ TEST_F(PairingBooksTest, TokensThatAreLeftDoNotEndWithoutARequest) {
 
 TEST_F(PairingBooksTest, AreAtRestWithNothingLeftOfAnyKind) {
   const auto at_rest = [this](int prefill_ends, int decode_ends) {
-    Pairing books(Policy::kLeastLoad);
+    TestPairing books(Policy::kLeastLoad);
     books.Begin(pair_, 5, 6);
     books.EndPrefill(pair_, prefill_ends);
     books.EndDecode(pair_, 5, decode_ends);
@@ -85,7 +85,7 @@ TEST_F(PairingBooksTest, AreAtRestWithNothingLeftOfAnyKind) {
   EXPECT_FALSE(at_rest(4, 6)) << "a token of a prompt";
   EXPECT_FALSE(at_rest(5, 5)) << "a token of an answer";
   const auto after_grants = [this](const std::vector<int>& grants) {
-    Pairing books(Policy::kLeastLoad);
+    TestPairing books(Policy::kLeastLoad);
     for (int i = 0; i < 3; ++i) books.Begin(pair_, 5, 6);  // Two of them wait.
     for (const int tokens : grants) books.Granted(pair_, tokens);
     for (int i = 0; i < 3; ++i) {
@@ -159,7 +159,7 @@ TEST_F(PairingBooksTest, ARequestMayFillWhatOthersLeave) {
 TEST_F(PairingBooksTest, AWorkerKeepsWhatItHasRefusedUntilItIsLost) {
   for (const InstanceRef& worker : {pair_.chain.stage0, pair_.decode}) {
     for (const bool back : {false, true}) {
-      Pairing books(Policy::kLeastLoad);
+      TestPairing books(Policy::kLeastLoad);
       books.Begin(pair_, 5, 6);
       books.Refused(worker, 1000, 0);
       books.Forget(worker);
@@ -196,7 +196,7 @@ TEST_F(PairingBooksTest, RefusalsOfWhoHasNoWorkAreNoNews) {
 }
 
 TEST_F(PairingBooksTest, AnEndedRequestStillTellsWhoWasUsedLast) {
-  Pairing books(Policy::kRoundRobin);
+  TestPairing books(Policy::kRoundRobin);
   const std::vector<Pair> pairs = {PairOf("c0", "d0"), PairOf("c0", "d1"), PairOf("c1", "d0"),
                                    PairOf("c1", "d1")};
   std::vector<std::string> chosen;

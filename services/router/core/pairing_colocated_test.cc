@@ -6,7 +6,7 @@
 
 #include "common/base/status.h"
 #include "services/router/core/context_overflow.h"
-#include "services/router/core/pairing.h"
+#include "services/router/core/pairing_fixture.h"
 #include "services/router/core/test_cluster.h"
 
 namespace baton::router {
@@ -18,11 +18,11 @@ std::string ChainOf(const absl::StatusOr<Pair>& pair) {
 
 class PairingColocatedTest : public ::testing::Test {
  protected:
-  std::string Chosen(const FailedPair* failed = nullptr) const {
+  std::string Chosen(const FailedPair* failed = nullptr) {
     return ChainOf(books_.Choose(pairs_, 10, 10, failed));
   }
 
-  Pairing books_{Policy::kLeastLoad};
+  TestPairing books_{Policy::kLeastLoad};
   const Pair one_ = TestColocatedPair("x0");
   const Pair other_ = TestColocatedPair("x1");
   const Pair pair_ = TestPair("c0", "d0");
@@ -56,7 +56,7 @@ TEST_F(PairingColocatedTest, TheOneWithLessPromptIsChosenThenTheOneWithFewerRequ
 }
 
 TEST_F(PairingColocatedTest, RoundRobinTakesTurnsAmongAll) {
-  Pairing turns(Policy::kRoundRobin);
+  TestPairing turns(Policy::kRoundRobin);
   std::vector<std::string> chosen;
   for (int i = 0; i < 6; ++i) {
     const auto pair = turns.Choose(pairs_, 10, 10, nullptr);

@@ -1,11 +1,10 @@
-#include "services/router/core/pairing.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "common/base/status.h"
 #include "services/router/core/context_overflow.h"
+#include "services/router/core/pairing_fixture.h"
 #include "services/router/core/test_cluster.h"
 
 namespace baton::router {
@@ -21,13 +20,8 @@ std::string NameOf(const absl::StatusOr<Pair>& pair) {
   return pair.ok() ? pair->chain.chain_id + "+" + pair->decode.id : pair.status().ToString();
 }
 
-TEST(PairingTest, PoliciesAreNamedAsTheOptionNamesThem) {
-  EXPECT_EQ(ParsePolicy("round_robin"), Policy::kRoundRobin);
-  EXPECT_EQ(ParsePolicy("least_load"), Policy::kLeastLoad);
-}
-
 TEST(PairingTest, RoundRobinAlternatesBothSides) {
-  Pairing pairing(Policy::kRoundRobin);
+  TestPairing pairing(Policy::kRoundRobin);
   std::vector<std::string> chosen;
   for (int i = 0; i < 4; ++i) {
     const auto pair = pairing.Choose(FourPairs(), 10, 10, nullptr);
@@ -38,7 +32,7 @@ TEST(PairingTest, RoundRobinAlternatesBothSides) {
 }
 
 TEST(PairingTest, LeastLoadTakesTheChainWithLessPromptAndTheDecodeWithFewerRequests) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   pairing.Begin(TestPair("c0", "d1"), 500, 10);
   EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, nullptr)), "c1+d0");
   pairing.Begin(TestPair("c1", "d0"), 600, 10);
@@ -50,7 +44,7 @@ TEST(PairingTest, LeastLoadTakesTheChainWithLessPromptAndTheDecodeWithFewerReque
 }
 
 TEST(PairingTest, WhatOtherRoutersHavePutThereCountsBesideItsOwn) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   pairing.Begin(TestPair("c0", "d0"), 100, 10);
   WorkerLoad decode;
   decode.running_requests = 2;  // One is this router's.
@@ -76,7 +70,7 @@ TEST(PairingTest, WhatOtherRoutersHavePutThereCountsBesideItsOwn) {
 }
 
 TEST(PairingTest, ADecodeWithoutRoomIsTheLastChoice) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   pairing.Begin(TestPair("c1", "d0"), 900, 600);
   pairing.EndPrefill(TestPair("c1", "d0"), 900);
   for (int i = 0; i < 3; ++i) pairing.Begin(TestPair("c1", "d1"), 10, 10);
@@ -87,16 +81,8 @@ TEST(PairingTest, ADecodeWithoutRoomIsTheLastChoice) {
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d0");
 }
 
-TEST(PairingTest, WorkThatOthersReportCounts) {
-  Pairing pairing(Policy::kLeastLoad);
-  std::vector<Pair> pairs = FourPairs();
-  pairs[0].chain.load.queued_tokens = pairs[1].chain.load.queued_tokens = 5000;
-  pairs[0].decode_load.running_requests = pairs[2].decode_load.running_requests = 3;
-  EXPECT_EQ(NameOf(pairing.Choose(pairs, 10, 10, nullptr)), "c1+d1");
-}
-
 TEST(PairingTest, ARetryChangesTheLegThatFailed) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   const FailedPair decode_failed = {FourPairs()[0], Role::kDecode};
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, &decode_failed)->decode.id, "d1");
   FailedPair prefill_failed = decode_failed;
@@ -113,7 +99,7 @@ TEST(PairingTest, ARetryChangesTheLegThatFailed) {
 
 // A rank that was started again makes another service of it.
 TEST(PairingTest, ARetryMayGoWhereAnotherRankIs) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   Pair before = TestPair("c0", "d0");
   before.followers = {{"d0-1", 1}};
   const FailedPair failed = {before, Role::kDecode};
@@ -126,7 +112,7 @@ TEST(PairingTest, ARetryMayGoWhereAnotherRankIs) {
 // Who is blamed for a connection that failed says little about which of its ends did.
 TEST(PairingTest, ARetryChangesTheOtherLegTooWhereThatCostsNoWaiting) {
   for (const Policy policy : {Policy::kLeastLoad, Policy::kRoundRobin}) {
-    Pairing pairing(policy);
+    TestPairing pairing(policy);
     pairing.Begin(TestPair("c1", "d1"), 100, 10);  // Busier, and used last.
     FailedPair failed = {FourPairs()[0], Role::kDecode};
     EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, &failed)), "c1+d1");
@@ -139,7 +125,7 @@ TEST(PairingTest, ARetryChangesTheOtherLegTooWhereThatCostsNoWaiting) {
 }
 
 TEST(PairingTest, WhatFitsNowhereIsRefusedWithTheLimits) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   const absl::Status status = pairing.Choose(FourPairs(), 1001, 10, nullptr).status();
   EXPECT_EQ(FieldOf(status), "prompt");
   EXPECT_TRUE(IsContextOverflow(status)) << status;
@@ -152,7 +138,7 @@ TEST(PairingTest, WhatFitsNowhereIsRefusedWithTheLimits) {
 }
 
 TEST(PairingTest, WhoAskedForNoNumberIsClippedToTheLargestPair) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   std::vector<Pair> pairs = {TestPair("c0", "d0"), TestPair("c0", "d1")};
   pairs[0].max_context_tokens = 600;
   EXPECT_TRUE(IsContextOverflow(pairing.Choose(pairs, 500, 5000, nullptr).status()));
@@ -166,7 +152,7 @@ TEST(PairingTest, WhoAskedForNoNumberIsClippedToTheLargestPair) {
 
 TEST(PairingTest, AChainIsGivenPromptsUntilTheyFillItsPages) {
   for (const Policy policy : {Policy::kLeastLoad, Policy::kRoundRobin}) {
-    Pairing pairing(policy);
+    TestPairing pairing(policy);
     const std::vector<Pair> one = {TestPair("c0", "d0")};
     pairing.Begin(one[0], 999, 1);
     EXPECT_TRUE(pairing.Choose(one, 500, 1, nullptr).ok())
@@ -186,7 +172,7 @@ TEST(PairingTest, AChainIsGivenPromptsUntilTheyFillItsPages) {
 
 // The counter differs before and after several changes too.
 TEST(PairingTest, ChangesGrowWithAllThatMayHaveMadeRoom) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   const Pair pair = TestPair("c0", "d0");
   uint64_t changes = pairing.changes();
   const auto grows = [&](const char* what) {
@@ -206,7 +192,7 @@ TEST(PairingTest, ChangesGrowWithAllThatMayHaveMadeRoom) {
 }
 
 TEST(PairingTest, PromptsAreCountedInWholePages) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   std::vector<Pair> one = {TestPair("c0", "d0")};
   one[0].page_size = 500;
   one[0].decode_capacity_tokens = 100'000;
@@ -224,7 +210,7 @@ TEST(PairingTest, PromptsAreCountedInWholePages) {
 }
 
 TEST(PairingTest, AFullDecodeIsGivenOneMore) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   const std::vector<Pair> one = {TestPair("c0", "d0")};
   for (int i = 0; i < 4; ++i) EXPECT_FALSE(pairing.Begin(one[0], 10, 10)) << "a slot is free";
   EXPECT_TRUE(pairing.Choose(one, 900, 10, nullptr).ok());
@@ -248,7 +234,7 @@ TEST(PairingTest, AFullDecodeIsGivenOneMore) {
 }
 
 TEST(PairingTest, ADecodesTokensFillItToo) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   const Pair pair = TestPair("c0", "d0");
   EXPECT_FALSE(pairing.Begin(pair, 900, 600));
   EXPECT_FALSE(pairing.Begin(pair, 100, 400)) << "to the last token";
@@ -259,7 +245,7 @@ TEST(PairingTest, ADecodesTokensFillItToo) {
 }
 
 TEST(PairingTest, IsAtRestWhenAllHasEnded) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   EXPECT_TRUE(pairing.AtRest());
   pairing.Begin(TestPair("c0", "d0"), 5, 6);
   EXPECT_FALSE(pairing.AtRest());
@@ -273,7 +259,7 @@ TEST(PairingTest, IsAtRestWhenAllHasEnded) {
 // A decode's lease ends, it registers again as it was and is given work, while an answer that it
 // had completed waits for prefill's report.
 TEST(PairingTest, AWorkerThatComesBackKeepsItsBooks) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   const Pair pair = TestPair("c0", "d0");
   pairing.Begin(pair, 5, 6);
   pairing.Forget(pair.decode);
@@ -289,7 +275,7 @@ TEST(PairingTest, AWorkerThatComesBackKeepsItsBooks) {
 }
 
 TEST(PairingTest, WhatEndsTwiceIsMendedAndCounted) {
-  Pairing pairing(Policy::kLeastLoad);
+  TestPairing pairing(Policy::kLeastLoad);
   const Pair pair = TestPair("c0", "d0");
   pairing.Begin(pair, 5, 6);
   for (int i = 0; i < 2; ++i) {

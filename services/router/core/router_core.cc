@@ -134,15 +134,18 @@ void RouterCore::State::On(const CallSubmitted& event) {
   if (absl::Status status = CheckAdmissible(event); !status.ok()) {
     return RefuseCall(event, status);
   }
-  const std::vector<Pair>& pairs = membership.ReadyPairs();
-  absl::StatusOr<Pair> pair = Pair();
-  bool wait = pairs.empty();
+  absl::StatusOr<Choice> choice = Choice();
+  bool wait = !membership.HasReadyPair();
   if (wait) {
     if (absl::Status status = MayWait(); !status.ok()) return RefuseCall(event, status);
   } else {
-    pair = pairing.Choose(pairs, event.prompt_tokens, event.max_tokens, nullptr, event.clip);
-    wait = IsOverloaded(pair.status()) || (pair.ok() && !waiting.empty());
-    if (!pair.ok() && !wait) return RefuseCall(event, pair.status());
+    const Ask ask = {event.prompt_tokens, event.max_tokens,  event.clip,
+                     event.prefix,        event.routing_key, event.protocol_version};
+    choice = pairing.Choose(membership.roster(), ask, nullptr);
+    wait = IsOverloaded(choice.status()) || (choice.ok() && !waiting.empty());
+    if (!choice.ok() && !wait) {
+      return RefuseCall(event, WhyNone(choice.status(), event.protocol_version));
+    }
     if (absl::Status status = MayWaitForRoom(); wait && !status.ok()) {
       return RefuseCall(event, status);
     }
@@ -154,11 +157,14 @@ void RouterCore::State::On(const CallSubmitted& event) {
   txn.prompt_tokens = event.prompt_tokens;
   txn.max_tokens = txn.asked_tokens = event.max_tokens;
   txn.clip = event.clip;
+  txn.protocol_version = event.protocol_version;
+  txn.prefix = event.prefix;
+  txn.routing_key = event.routing_key;
   txn.deadline_us = event.deadline_us;
   txn.prompt_logprobs = event.prompt_logprobs;
   Transaction& added = table.Add(std::move(txn));
   if (wait) return Wait(added);
-  Begin(added, *std::move(pair));
+  Begin(added, *std::move(choice));
 }
 
 void RouterCore::State::On(const ClientGone& event) {
@@ -182,6 +188,8 @@ void RouterCore::State::On(const AbortCalled& event) {
   Finish(*txn, complete ? txn->answer : FinishReason::kAbort);
 }
 
+void RouterCore::State::On(const CachesFlushed&) { pairing.DropPredictions(); }
+
 void RouterCore::State::On(const StopMatched& event) {
   Transaction* txn = table.OfCall(event.call_id);
   if (txn == nullptr || txn->phase != Phase::kDecoding) return;
@@ -202,6 +210,7 @@ void RouterCore::State::On(const ReserveReplied& event) {
     return FailAttempt(*txn, Role::kDecode, std::move(wrong));
   }
   NoteGrant(*txn);
+  attempt.prefill_us = now_us;
   table.SetPhase(*txn, Phase::kPrefilling);
   attempt.prefill_open = true;
   Emit(OpenStream{attempt.id, attempt.pair.decode, ticket.generation, txn->deadline_us});
@@ -247,6 +256,7 @@ void RouterCore::State::On(const PrefillEnded& event) {
   if (!status.ok()) return FailAttempt(*txn, Role::kPrefill, std::move(status));
   Covered<"router: a chain is through with a prompt">();
   txn->attempt.prefill_open = false;
+  LearnPrompt(*txn, event.cached_tokens);
   EndPrefillWork(*txn);
   if (txn->AwaitsPrompt()) TellPrompt(*txn, event.prompt_tokens);
   if (txn->phase == Phase::kSettling) Finish(*txn, txn->answer);
@@ -300,7 +310,7 @@ int64_t RouterCore::NextDeadlineUs() const {
 
 Outlook RouterCore::outlook(int64_t now_us) const {
   const State& state = *state_;
-  if (!state.membership.ReadyPairs().empty()) return Outlook::kServed;
+  if (state.membership.HasReadyPair()) return Outlook::kServed;
   const bool waits = state.limits.pairing_timeout_us > 0 && state.PairAwaitedUntilUs(now_us) != 0;
   return waits ? Outlook::kWaits : Outlook::kRefused;
 }

@@ -29,7 +29,7 @@
 #include "common/types/ticket.h"
 #include "services/router/core/learned_limit.h"
 #include "services/router/core/membership.h"
-#include "services/router/core/pairing.h"
+#include "services/router/core/policies/policy.h"
 #include "services/router/core/retry_budget.h"
 
 namespace baton::router {
@@ -51,7 +51,7 @@ struct RouterLimits {
   // A Tick comes at least this often, so that the router sees its own pauses (pause.h): a quarter
   // of a lease. 0: it does not.
   int64_t beat_us = 0;
-  Policy policy = Policy::kLeastLoad;
+  Policy policy = Policy::kCost;
   MembershipOptions membership;
 };
 
@@ -97,9 +97,12 @@ struct CallSubmitted {
   int prompt_tokens = 0;   // The shell keeps the tokens and parameters. >= 1
   int max_tokens = 0;      // >= 1
   int64_t deadline_us = kNeverUs;
-  bool prompt_logprobs = false;  // Prompt tokens are sent before the answer's.
-  bool clip = false;             // max_tokens is a default: shorten it to a pair's room.
-  int priority = 0;              // Higher is served sooner.
+  bool prompt_logprobs = false;   // Prompt tokens are sent before the answer's.
+  bool clip = false;              // max_tokens is a default: shorten it to a pair's room.
+  int priority = 0;               // Higher is served sooner.
+  uint32_t protocol_version = 0;  // Its workers must speak this one or a newer one.
+  std::vector<uint64_t> prefix;   // PrefixKeys of the prompt.
+  uint64_t routing_key = 0;       // RoutingKey; 0: the client gave none.
 };
 struct ClientGone {  // Disconnected or cancelled: nothing more is said to it.
   uint64_t call_id = 0;
@@ -108,7 +111,8 @@ struct AbortCalled {  // Inference.Abort: the client is told FinishReason abort.
   uint64_t rpc_id = 0;
   std::string request_id;
 };
-struct StopMatched {  // The shell has seen a stop string in the text: the answer is complete.
+struct CachesFlushed {};  // The chains are asked to give up what they have cached.
+struct StopMatched {      // The shell has seen a stop string in the text: the answer is complete.
   uint64_t call_id = 0;
 };
 // ---- Events: legs; events of an attempt that is over are ignored. A colocated chain tells of the
@@ -129,12 +133,13 @@ struct PrefillEnded {  // Start's answer, or what Prefill.Generate tells of the 
   uint64_t attempt_id = 0;
   absl::Status status;
   std::vector<SampledToken> prompt_tokens;  // With prompt_logprobs: all but the first.
+  int cached_tokens = 0;                    // The prompt's first.
 };
 struct Tick {};
 using Event =
     std::variant<RegisterRequested, HeartbeatReceived, WatchOpened, WatchBroken, DrainRequested,
-                 RouterDrainBegan, CallSubmitted, ClientGone, AbortCalled, StopMatched,
-                 ReserveReplied, TokenReceived, DecodeEnded, PrefillEnded, Tick>;
+                 RouterDrainBegan, CallSubmitted, ClientGone, AbortCalled, CachesFlushed,
+                 StopMatched, ReserveReplied, TokenReceived, DecodeEnded, PrefillEnded, Tick>;
 
 // ---- Actions ----
 struct ReplyRegister {
@@ -236,6 +241,15 @@ struct RetryCounts {
   int64_t refused_total = 0;
 };
 
+// What the router predicted to be cached, and what was.
+struct PredictionCounts {
+  int64_t uncached_total = 0;  // Choices, by ChoiceKind.
+  int64_t cached_total = 0;
+  int64_t passed_over_total = 0;
+  int64_t predicted_tokens_total = 0;  // On prompts that chains are through with.
+  int64_t cached_tokens_total = 0;     // As they reported, of the same.
+};
+
 struct RouterLoad {
   int in_flight = 0;
   int waiting = 0;  // For a pair, or room.
@@ -249,6 +263,7 @@ struct RouterLoad {
   int64_t leases_expired_total = 0;     // Workers that fell silent.
   int64_t accounting_errors_total = 0;  // Accounting that did not agree: a bug, noticed.
   DrainCounts drain;                    // Requests that drains ended.
+  PredictionCounts predictions;
 
   RetryCounts& RetriesOf(Role leg) {
     return leg == Role::kPrefill ? retries_prefill : retries_decode;

@@ -26,6 +26,7 @@ class RouterCoreTest : public ::testing::Test {
 
   void Reset(RouterLimits limits) {
     limits.incarnation = kIncarnation;
+    limits.policy = Policy::kLeastLoad;  // What it chooses is seen at a glance.
     if (limits.max_requests == 0) limits.max_requests = 100;
     limits.membership.lease_us = kDeadlineUs * 10;
     core_.emplace(limits);

@@ -68,6 +68,7 @@ struct RouterCore::State {
   void On(const CallSubmitted& event);
   void On(const ClientGone& event);
   void On(const AbortCalled& event);
+  void On(const CachesFlushed& event);
   void On(const StopMatched& event);
   void On(const ReserveReplied& event);
   void On(const TokenReceived& event);
@@ -103,7 +104,9 @@ struct RouterCore::State {
   int64_t WaitsUntilUs(const Transaction& txn) const;
   void WaitFor(bool room);
   void ServeWaiting();
-  absl::StatusOr<Pair> ChooseAgain(const Transaction& txn) const;
+  // Names the version if that is why there is no pair.
+  static absl::Status WhyNone(absl::Status status, uint32_t version);
+  absl::StatusOr<Choice> ChooseAgain(const Transaction& txn);
   void Refuse(Transaction& txn, const absl::Status& no_pair);
   void TimeOutWaiting(Transaction& txn);
 
@@ -115,7 +118,10 @@ struct RouterCore::State {
 
   absl::Status CheckAdmissible(const CallSubmitted& event);
   void RefuseCall(const CallSubmitted& event, const absl::Status& status);
-  void Begin(Transaction& txn, Pair pair);
+  void Begin(Transaction& txn, Choice choice);
+  void CountChoice(ChoiceKind kind);
+  void LearnPrompt(Transaction& txn, int cached_tokens);
+  void LearnAnswer(const Transaction& txn);
   void FailAttempt(Transaction& txn, Role reporter, absl::Status status);
   bool Retry(Transaction& txn, Role blamed, const absl::Status& status);
   void SuspectBlamed(const Pair& pair, Role blamed, const absl::Status& status);

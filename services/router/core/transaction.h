@@ -43,6 +43,11 @@ struct Attempt {
   bool prefill_counted = false;  // Its prompt still counts as work of the chain.
   bool decode_counted = false;   // Its tokens still count as work of the decode service.
   bool ungranted = false;        // It began on a full decode service, and waits for its pages.
+  Predicted predicted;           // What its chain should have cached.
+  int64_t begun_us = 0;
+  int64_t prefill_us = 0;      // When the chain was given the prompt.
+  int64_t through_us = 0;      // When it was through with it; 0: it is not.
+  int64_t first_token_us = 0;  // When that came; 0: it has not.
 };
 
 struct Transaction {
@@ -53,6 +58,9 @@ struct Transaction {
   int max_tokens = 0;  // The attempt's, if there is one: `asked_tokens` or, with `clip`, fewer.
   int asked_tokens = 0;
   bool clip = false;
+  uint32_t protocol_version = 0;  // Its workers speak at least this one.
+  std::vector<uint64_t> prefix;
+  uint64_t routing_key = 0;
   int64_t deadline_us = kNeverUs;
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
   Phase phase = Phase::kWaiting;
@@ -70,6 +78,9 @@ struct Transaction {
   std::optional<FailedPair> failed;
   absl::Status failure;
 
+  Ask ask() const {
+    return {prompt_tokens, asked_tokens, clip, prefix, routing_key, protocol_version};
+  }
   bool AwaitsPrompt() const { return prompt_logprobs && !prompt_told; }
   // Whether the client's answer is complete but for the report.
   bool Complete() const { return phase == Phase::kSettling && !AwaitsPrompt(); }

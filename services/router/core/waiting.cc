@@ -21,6 +21,16 @@ absl::Status RouterCore::State::NoPair(const std::string& what_happened) const {
       "router", "");
 }
 
+absl::Status RouterCore::State::WhyNone(absl::Status status, uint32_t version) {
+  if (!absl::IsNotFound(status) || version == 0) return status;
+  Covered<"router: all pairs are too old for a request">();
+  return WithLeg(absl::UnavailableError(absl::StrCat(
+                     "structured output and bounds of reasoning need workers of protocol version ",
+                     version, ", and all that are ready are of an older one; try again when they ",
+                     "have been upgraded")),
+                 "router", "");
+}
+
 absl::Status RouterCore::State::MayWait() const {
   if (limits.pairing_timeout_us <= 0 || PairAwaitedUntilUs(now_us) == 0) {
     return NoPair("is ready");
@@ -37,7 +47,7 @@ absl::Status RouterCore::State::MayWait() const {
 
 void RouterCore::State::Wait(Transaction& txn) {
   Covered<"router: a request waits for a pair">();
-  if (waiting.empty()) wait_for_room = !membership.ReadyPairs().empty();
+  if (waiting.empty()) wait_for_room = membership.HasReadyPair();
   table.SetPhase(txn, Phase::kWaiting);
   txn.excused = false;
   table.ClearAttempt(txn);  // Its legs are closed and its load is no longer counted.
@@ -64,7 +74,7 @@ void RouterCore::State::WaitFor(bool room) {
 // one is expected.
 void RouterCore::State::ServeWaiting() {
   if (waiting.empty()) return;
-  const bool ready = !membership.ReadyPairs().empty();
+  const bool ready = membership.HasReadyPair();
   if (!ready && PairAwaitedUntilUs(now_us) != 0) return WaitFor(/*room=*/false);
   while (!waiting.empty()) {
     Transaction& txn = *table.OfCall(waiting.begin()->second);
@@ -73,26 +83,27 @@ void RouterCore::State::ServeWaiting() {
       Refuse(txn, NoPair("is ready"));
       continue;
     }
-    absl::StatusOr<Pair> pair = ChooseAgain(txn);
-    if (IsOverloaded(pair.status())) return WaitFor(/*room=*/true);
-    if (pair.ok()) {
+    absl::StatusOr<Choice> choice = ChooseAgain(txn);
+    if (IsOverloaded(choice.status())) return WaitFor(/*room=*/true);
+    if (choice.ok()) {
       waiting.erase(txn.turn);
-      Begin(txn, *std::move(pair));
+      Begin(txn, *std::move(choice));
     } else {
-      Finish(txn, WithLeg(pair.status(), "router", ""));
+      Finish(txn, WithLeg(choice.status(), "router", ""));
     }
   }
 }
 
 // A pair other than the one that failed if there is one, with room or not. Otherwise the same: its
 // workers have been heard from since, so it was the connection that failed.
-absl::StatusOr<Pair> RouterCore::State::ChooseAgain(const Transaction& txn) const {
-  const std::vector<Pair>& pairs = membership.ReadyPairs();
+absl::StatusOr<Choice> RouterCore::State::ChooseAgain(const Transaction& txn) {
   if (txn.failed.has_value()) {
-    auto other = pairing.Choose(pairs, txn.prompt_tokens, txn.asked_tokens, &*txn.failed, txn.clip);
+    auto other = pairing.Choose(membership.roster(), txn.ask(), &*txn.failed);
     if (!absl::IsNotFound(other.status())) return other;
   }
-  return pairing.Choose(pairs, txn.prompt_tokens, txn.asked_tokens, nullptr, txn.clip);
+  absl::StatusOr<Choice> any = pairing.Choose(membership.roster(), txn.ask(), nullptr);
+  if (!any.ok()) return WhyNone(any.status(), txn.protocol_version);
+  return any;
 }
 
 // After a failed attempt the error names that failure, then why no other pair could take over.
@@ -127,13 +138,20 @@ absl::Status RouterCore::State::CheckWaiting() const {
   if (static_cast<int>(waiting.size()) != table.CountOf(Phase::kWaiting)) {
     return absl::InternalError("the queue for a pair is not the waiting requests");
   }
-  if (waiting.empty() || membership.ReadyPairs().empty()) return absl::OkStatus();
+  const std::vector<Pair>& pairs = membership.ReadyPairs();
+  if (waiting.empty() || pairs.empty()) return absl::OkStatus();
   if (!wait_for_room) {
     return absl::InternalError(
         absl::StrCat(waiting.size(), " requests wait for a pair while one is ready"));
   }
   const Transaction* first = table.OfCall(waiting.begin()->second);
-  if (IsOverloaded(ChooseAgain(*first).status())) return absl::OkStatus();
+  const bool fails_everywhere = first->failed.has_value() && pairs.size() == 1 &&
+                                pairs[0].chain.stages == first->failed->pair.chain.stages &&
+                                pairs[0].decode == first->failed->pair.decode &&
+                                pairs[0].followers == first->failed->pair.followers;
+  const FailedPair* failed =
+      first->failed.has_value() && !fails_everywhere ? &*first->failed : nullptr;
+  if (!pairing.CouldTake(pairs, first->ask(), failed)) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat("request ", first->request_id, " waits while there is room for it"));
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
@@ -13,31 +14,6 @@
 
 namespace baton::router {
 namespace {
-
-SamplingRequest SamplingFromProto(const v1::SamplingParams& proto) {
-  SamplingRequest sampling;
-  if (proto.has_temperature()) sampling.temperature = proto.temperature();
-  if (proto.has_top_k()) sampling.top_k = proto.top_k();
-  if (proto.has_top_p()) sampling.top_p = proto.top_p();
-  if (proto.has_min_p()) sampling.min_p = proto.min_p();
-  if (proto.has_seed()) sampling.seed = proto.seed();
-  sampling.stop.assign(proto.stop().begin(), proto.stop().end());
-  sampling.stop_token_ids.assign(proto.stop_token_ids().begin(), proto.stop_token_ids().end());
-  sampling.ignore_eos = proto.ignore_eos();
-  if (proto.has_max_tokens()) sampling.max_tokens = proto.max_tokens();
-  sampling.min_tokens = proto.min_tokens();
-  sampling.logprobs = proto.logprobs();
-  sampling.top_logprobs = proto.top_logprobs();
-  sampling.prompt_logprobs = proto.prompt_logprobs();
-  if (proto.has_presence_penalty()) sampling.presence_penalty = proto.presence_penalty();
-  if (proto.has_frequency_penalty()) sampling.frequency_penalty = proto.frequency_penalty();
-  if (proto.has_repetition_penalty()) sampling.repetition_penalty = proto.repetition_penalty();
-  if (proto.has_structure()) sampling.structure = proto.structure();
-  for (const v1::LogitBias& entry : proto.logit_bias()) {
-    sampling.logit_bias.emplace_back(entry.token_id(), entry.bias());
-  }
-  return sampling;
-}
 
 // The shorter of the request's own timeout and the call's deadline; 0: neither.
 int64_t TimeoutMs(const grpc::CallbackServerContext& context, int64_t timeout_ms) {
@@ -66,6 +42,14 @@ std::string NewRequestId(const grpc::CallbackServerContext& context) {
   return fits ? absl::StrCat("req-", id, "-", RandomHex(4)) : "req-" + RandomHex(12);
 }
 
+// gRPC has the names of metadata in lower case.
+std::string RoutingKeyOf(const Gateway& gateway, const grpc::CallbackServerContext& context) {
+  const std::string name = absl::AsciiStrToLower(std::string(gateway.hash_header()));
+  const auto given = context.client_metadata().find(name);
+  if (name.empty() || given == context.client_metadata().end()) return "";
+  return {given->second.data(), given->second.size()};
+}
+
 // What both kinds of request have. Request: v1::GenerateRequest or v1::ChatRequest.
 template <typename Request>
 GenerateCall CommonCall(const Gateway& gateway, const grpc::CallbackServerContext& context,
@@ -77,12 +61,13 @@ GenerateCall CommonCall(const Gateway& gateway, const grpc::CallbackServerContex
   if (request.has_truncate_prompt_tokens()) {
     call.truncate_prompt_tokens = request.truncate_prompt_tokens();
   }
-  call.sampling = SamplingFromProto(request.sampling());
+  call.sampling = request.sampling();
   call.text.skip_special_tokens = !request.keep_special_tokens();
   call.text.include_stop = request.include_stop();
   call.timeout_ms = TimeoutMs(context, request.timeout_ms());
   call.cache_salt = request.cache_salt();
   call.priority = request.priority();
+  call.routing_key = RoutingKeyOf(gateway, context);
   if (gateway.tracer() != nullptr) call.caller = tracing::Extract(context);
   return call;
 }

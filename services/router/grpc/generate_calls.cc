@@ -17,7 +17,7 @@ GenerateStream* GenerateStream::Start(Gateway& gateway, absl::StatusOr<GenerateC
       MutexLock lock(&stream->mutex_);
       stream->request_id_ = call->request_id;
     }
-    stream->want_logprobs_ = call->sampling.logprobs;
+    stream->want_logprobs_ = call->sampling.logprobs();
     status = stream->running_.Submit(*std::move(call), stream);
   }
   if (!status.ok()) stream->End(rpc::ToGrpc(status));
@@ -175,7 +175,7 @@ WholeAnswerCall* WholeAnswerCall::Start(Gateway& gateway, absl::StatusOr<Generat
   absl::Status status = call.status();
   if (status.ok()) {
     response->set_request_id(call->request_id);
-    answer->want_logprobs_ = call->sampling.logprobs;
+    answer->want_logprobs_ = call->sampling.logprobs();
     status = answer->running_.Submit(*std::move(call), answer);
   }
   if (!status.ok()) answer->OnError(std::move(status));

@@ -1,5 +1,7 @@
 #include "services/router/http/block_answer.h"
 
+#include <iterator>
+#include <span>
 #include <utility>
 
 #include "services/router/http/choice_parser.h"
@@ -23,8 +25,13 @@ class BlockWriter : public AnswerWriter {
   void OnPromptTokens(size_t, std::vector<TokenPiece>) override {}
   void OnTokens(size_t, TextPiece piece) override {
     Begin();
+    const size_t count = piece.tokens.size();
+    if (plan_.header.logprobs) {
+      tokens_.insert(tokens_.end(), std::make_move_iterator(piece.tokens.begin()),
+                     std::make_move_iterator(piece.tokens.end()));
+    }
     if (parser_ == nullptr) return Add(AnswerBlock::Kind::kText, piece.text);
-    AddAll(parser_->Append(piece.text, piece.tokens.size()));
+    AddAll(parser_->Append(piece.text, count));
   }
   void OnFinished(size_t, Outcome outcome) override {
     if (outcome.reason == FinishReason::kAbort) {
@@ -66,7 +73,7 @@ class BlockWriter : public AnswerWriter {
 
   void Add(AnswerBlock::Kind kind, const std::string& text) {
     if (text.empty()) return;
-    if (!open_ || answer_.blocks.back().kind != kind) OpenBlock({kind, "", "", ""});
+    if (!open_ || answer_.blocks.back().kind != kind) OpenBlock({kind});
     Extend(text);
   }
 
@@ -84,9 +91,17 @@ class BlockWriter : public AnswerWriter {
     form_->OnBlock(answer_.blocks.size() - 1, answer_.blocks.back());
   }
 
+  // The tokens since the last text are this one's; those of other blocks are not told.
   void Extend(const std::string& text) {
-    answer_.blocks.back().text += text;
-    form_->OnText(answer_.blocks.size() - 1, text);
+    AnswerBlock& block = answer_.blocks.back();
+    block.text += text;
+    const size_t before = block.tokens.size();
+    if (block.kind == AnswerBlock::Kind::kText) {
+      block.tokens.insert(block.tokens.end(), std::make_move_iterator(tokens_.begin()),
+                          std::make_move_iterator(tokens_.end()));
+    }
+    tokens_.clear();
+    form_->OnText(answer_.blocks.size() - 1, text, std::span(block.tokens).subspan(before));
   }
 
   void EndBlock(bool complete) {
@@ -100,6 +115,7 @@ class BlockWriter : public AnswerWriter {
   const std::unique_ptr<BlockForm> form_;
   std::unique_ptr<ChoiceParser> parser_;  // Null: the text is the content.
   BlockAnswer answer_;
+  std::vector<TokenPiece> tokens_;  // Whose text is held back.
   bool begun_ = false;
   bool open_ = false;  // The last block may have more text.
   bool failed_ = false;

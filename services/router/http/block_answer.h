@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct AnswerBlock {
   std::string text;     // A call's arguments, which are a JSON object.
   std::string call_id;  // A call's.
   std::string name;
+  std::vector<TokenPiece> tokens;  // A text's, if their log-probabilities are asked for.
 };
 
 struct BlockAnswer {
@@ -39,7 +41,9 @@ class BlockForm {
   virtual ~BlockForm() = default;
   virtual void OnBegin() {}  // Before the first block, or the end.
   virtual void OnBlock(size_t /*index*/, const AnswerBlock& /*block*/) {}  // Without its text.
-  virtual void OnText(size_t /*index*/, const std::string& /*added*/) {}
+  // `tokens`: the last ones of the block's.
+  virtual void OnText(size_t /*index*/, const std::string& /*added*/,
+                      std::span<const TokenPiece> /*tokens*/) {}
   // `complete`: the answer's end did not cut it off.
   virtual void OnBlockEnd(size_t /*index*/, const AnswerBlock& /*block*/, bool /*complete*/) {}
   virtual void OnEnd(const BlockAnswer& answer) = 0;

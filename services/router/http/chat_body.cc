@@ -121,8 +121,8 @@ void ChatBody::SetSchema(const std::string& named, const std::string& client) {
   renames_.Add("response_format.json_schema", client);
 }
 
-void ChatBody::Copy(const Fields& fields, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
+void ChatBody::Copy(const Fields& fields, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
     if (const Json* value = fields.Find(name)) Set(name, *value, name);
   }
 }

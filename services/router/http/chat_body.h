@@ -63,7 +63,7 @@ class ChatBody {
   // The answer's schema. `named`: the text of an object with name, schema and strict.
   void SetSchema(const std::string& named, const std::string& client);
   // Fields that mean the same in both protocols, where the client gives them.
-  void Copy(const Fields& fields, std::initializer_list<const char*> names);
+  void Copy(const Fields& fields, const std::vector<std::string>& names);
 
   bool empty() const { return messages_.empty(); }
   FieldRenames& renames() { return renames_; }

@@ -32,10 +32,10 @@ TEST_F(ChoicesTest, AListOfPromptsTimesNIsAnsweredInOrder) {
   const auto exchange = Complete({{"prompt", {"a", "b"}}, {"n", 2}, {"seed", 9}});
   ASSERT_EQ(gateway_.calls.size(), 4u);
   EXPECT_EQ(std::get<TokenIdsPrompt>(gateway_.calls[2].prompt), TokenIdsPrompt{'b'});
-  EXPECT_EQ(gateway_.calls[0].sampling.seed, 9u) << "the first is what it would be alone";
-  EXPECT_EQ(gateway_.calls[2].sampling.seed, 9u);
-  EXPECT_EQ(gateway_.calls[1].sampling.seed, gateway_.calls[3].sampling.seed);
-  EXPECT_NE(gateway_.calls[1].sampling.seed, 9u);
+  EXPECT_EQ(gateway_.calls[0].sampling.seed(), 9u) << "the first is what it would be alone";
+  EXPECT_EQ(gateway_.calls[2].sampling.seed(), 9u);
+  EXPECT_EQ(gateway_.calls[1].sampling.seed(), gateway_.calls[3].sampling.seed());
+  EXPECT_NE(gateway_.calls[1].sampling.seed(), 9u);
   EXPECT_NE(gateway_.calls[0].request_id, gateway_.calls[1].request_id);
   for (const size_t call : {3, 1, 0}) {
     Say(call, std::string(1, static_cast<char>('0' + call)));
@@ -56,8 +56,8 @@ TEST_F(ChoicesTest, AListOfPromptsTimesNIsAnsweredInOrder) {
 
 TEST_F(ChoicesTest, WithoutSeedEachChoiceDrawsItsOwn) {
   Complete({{"prompt", "a"}, {"n", 2}});
-  EXPECT_FALSE(gateway_.calls[0].sampling.seed.has_value());
-  EXPECT_FALSE(gateway_.calls[1].sampling.seed.has_value());
+  EXPECT_FALSE(gateway_.calls[0].sampling.has_seed());
+  EXPECT_FALSE(gateway_.calls[1].sampling.has_seed());
 }
 
 TEST_F(ChoicesTest, CandidateSeedsAreDistinctAndRepeatable) {
@@ -72,7 +72,7 @@ TEST_F(ChoicesTest, CandidateSeedsAreDistinctAndRepeatable) {
 TEST_F(ChoicesTest, TheBestByMeanLogprobAreAnswered) {
   const auto exchange = Complete({{"prompt", "a"}, {"best_of", 3}, {"n", 2}});
   ASSERT_EQ(gateway_.calls.size(), 3u);
-  EXPECT_TRUE(gateway_.calls[0].sampling.logprobs);
+  EXPECT_TRUE(gateway_.calls[0].sampling.logprobs());
   Say(0, "x", -3);
   Say(1, "y", -1);
   Say(1, "y", -2);
@@ -152,7 +152,7 @@ TEST_F(ChoicesTest, AClientThatLeavesCancelsAll) {
 TEST_F(ChoicesTest, EchoStandsBeforeTheText) {
   gateway_.adds_bos = true;
   const auto exchange = Complete({{"prompt", "a\u00e9"}, {"echo", true}, {"logprobs", 0}});
-  EXPECT_TRUE(gateway_.calls[0].sampling.prompt_logprobs);
+  EXPECT_TRUE(gateway_.calls[0].sampling.prompt_logprobs());
   EchoPrompt(0, {"<s>", "a", "\xc3", "\xa9"});
   gateway_.sinks[0]->OnTokens({"xy", {Token("x", -1, 0), Token("y", -1, 1)}});
   Finish(0);
@@ -182,8 +182,8 @@ TEST_F(ChoicesTest, PromptLogprobsStandBesideTheText) {
   TokenPiece output = Token("x", -1, 0);
   output.top = said.top;
   const auto whole = Complete({{"prompt", "ab"}, {"prompt_logprobs", 1}, {"logprobs", 2}});
-  EXPECT_TRUE(gateway_.calls[0].sampling.prompt_logprobs);
-  EXPECT_EQ(gateway_.calls[0].sampling.top_logprobs, 2);
+  EXPECT_TRUE(gateway_.calls[0].sampling.prompt_logprobs());
+  EXPECT_EQ(gateway_.calls[0].sampling.top_logprobs(), 2);
   gateway_.sinks[0]->OnPromptTokens({first, said});
   gateway_.sinks[0]->OnTokens({"x", {output}});
   Finish(0);
@@ -195,7 +195,7 @@ TEST_F(ChoicesTest, PromptLogprobsStandBesideTheText) {
 
   const auto chat = Post("/v1/chat/completions", {{"messages", {{{"role", ""}, {"content", "ab"}}}},
                                                   {"prompt_logprobs", 1}});
-  EXPECT_EQ(gateway_.calls[1].sampling.top_logprobs, 1);
+  EXPECT_EQ(gateway_.calls[1].sampling.top_logprobs(), 1);
   said.top.resize(1);
   gateway_.sinks[1]->OnPromptTokens({first, said});
   gateway_.sinks[1]->OnTokens({"x", {output}});
@@ -228,7 +228,7 @@ TEST_F(ChoicesTest, AnEchoWithoutItsLogprobsIsAnError) {
 
 TEST_F(ChoicesTest, AnEchoOfTokenIdsIsTheirText) {
   const auto exchange = Complete({{"prompt", {97, 98}}, {"echo", true}, {"max_tokens", 0}});
-  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens, 0);
+  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens(), 0);
   Finish(0, FinishReason::kLength);
   EXPECT_EQ(exchange->Body()["choices"][0]["text"], "ab");
   EXPECT_EQ(exchange->Body()["choices"][0]["finish_reason"], "length");

@@ -2,6 +2,7 @@
 #include <initializer_list>
 
 #include "services/router/http/request_fields.h"
+#include "services/router/http/request_sampling.h"
 #include "services/router/http/request_structure.h"
 
 namespace baton::router {
@@ -15,33 +16,6 @@ List Join(std::initializer_list<List> lists) {
   List all;
   for (const List& list : lists) all.insert(all.end(), list.begin(), list.end());
   return all;
-}
-
-// What chooses tokens, in every spelling: read by ReadSampling.
-const Names& SamplingNames() {
-  static const auto* names = new Names{"temperature",
-                                       "top_k",
-                                       "top_p",
-                                       "min_p",
-                                       "seed",
-                                       "sampling_seed",
-                                       "stop",
-                                       "stop_token_ids",
-                                       "ignore_eos",
-                                       "max_tokens",
-                                       "max_new_tokens",
-                                       "max_completion_tokens",
-                                       "min_tokens",
-                                       "min_new_tokens",
-                                       "presence_penalty",
-                                       "frequency_penalty",
-                                       "repetition_penalty",
-                                       "logit_bias",
-                                       "skip_special_tokens",
-                                       "include_stop_str_in_output",
-                                       "no_stop_trim",
-                                       "n"};
-  return *names;
 }
 
 // What both of OpenAI's endpoints read besides.
@@ -86,7 +60,7 @@ const Names& HarmlessNames() {
 
 const Unsupported& UnsupportedSampling() {
   static const auto* fields = new Unsupported{
-      {"guided_whitespace_pattern", {}, "white space stands where docs/http.md says"},
+      {"guided_whitespace_pattern", {}, "white space is as common/grammar has it"},
       {"structural_tag", {}, "use guided_grammar"},
       {"stop_regex", {}, "use stop or stop_token_ids"},
       {"use_beam_search", {false}, "use best_of"},
@@ -97,7 +71,6 @@ const Unsupported& UnsupportedSampling() {
       {"logits_processors", {Json::array()}, "use logit_bias"},
       {"custom_logit_processor", {}, "use logit_bias"},
       {"custom_params", {}, ""},
-      {"thinking_token_budget", {}, ""},
       {"detokenize", {true}, ""},
       {"vllm_xargs", {Json::object()}, ""},
   };
@@ -130,7 +103,8 @@ const FieldTable& CompletionFields() {
       Join({SamplingNames(), StructureNames(), OpenAiNames(), Names{"prompt", "best_of", "echo"}}),
       HarmlessNames(),
       Join({UnsupportedSampling(), UnsupportedServing(),
-            Unsupported{{"suffix",
+            Unsupported{{"thinking_token_budget", {}, "use /v1/chat/completions"},
+                        {"suffix",
                          {""},
                          "the models served here continue a text, they do not fill "
                          "one in"},
@@ -146,7 +120,8 @@ const FieldTable& ChatFields() {
       Join({SamplingNames(), StructureNames(), OpenAiNames(),
             Names{"messages", "top_logprobs", "add_generation_prompt", "continue_final_message",
                   "chat_template_kwargs", "tools", "tool_choice", "parallel_tool_calls",
-                  "reasoning_effort", "separate_reasoning", "include_reasoning"}}),
+                  "reasoning_effort", "separate_reasoning", "include_reasoning",
+                  "thinking_token_budget", "thinking_budget"}}),
       HarmlessNames(),
       Join({UnsupportedSampling(), UnsupportedServing(),
             Unsupported{{"best_of", {1}, "use /v1/completions"},
@@ -226,7 +201,8 @@ const FieldTable& SamplingParamsFields() {
       "sampling_params",
       Join({SamplingNames(), StructureNames()}),
       {"guided_decoding_backend", "spaces_between_special_tokens", "stream_interval"},
-      UnsupportedSampling()};
+      Join({UnsupportedSampling(),
+            Unsupported{{"thinking_token_budget", {}, "use /v1/chat/completions"}}})};
   return *table;
 }
 

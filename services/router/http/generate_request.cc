@@ -1,10 +1,13 @@
 #include "services/router/http/generate_request.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/tokenizer/chat/jinja/json.h"
+#include "services/router/http/chat_body.h"
 #include "services/router/http/json_input.h"
 #include "services/router/http/openai_answer.h"
 #include "services/router/http/request_prompt.h"
@@ -42,16 +45,35 @@ absl::Status ReadLogprobs(const Fields& fields, GenerateCall& call, GeneratePlan
                         absl::StrCat("must be -1 or more, is ", plan.logprob_start));
   }
   call.names.top_logprobs = "top_logprobs_num";
-  call.sampling.logprobs = plan.logprobs;
-  call.sampling.prompt_logprobs = plan.logprobs && plan.logprob_start >= 0;
+  call.sampling.set_logprobs(plan.logprobs);
+  call.sampling.set_prompt_logprobs(plan.logprobs && plan.logprob_start >= 0);
   // Clients send the number whether or not they want any.
-  call.sampling.top_logprobs = plan.logprobs ? top.value_or(0) : 0;
-  return absl::OkStatus();
+  return SetTopLogprobs(plan.logprobs ? top.value_or(0) : 0, "top_logprobs_num", call.sampling);
+}
+
+// The texts of sampling_params, or of each of a list, with their keys in order: empty where no
+// schema is an object.
+absl::StatusOr<std::vector<std::string>> OrderedParams(std::string_view body, const Json& params) {
+  std::vector<std::string> texts(params.is_array() ? params.size() : 1);
+  const auto has_schema = [](const Json& one) {
+    return one.is_object() && one.contains("json_schema") && one["json_schema"].is_object();
+  };
+  const bool any = params.is_array() ? std::any_of(params.begin(), params.end(), has_schema)
+                                     : has_schema(params);
+  if (!any) return texts;
+  BATON_ASSIGN_OR_RETURN(const jinja::Value ordered,
+                         jinja::ParseJsonValue(body, jinja::Origin::kClient, {"sampling_params"}));
+  const jinja::Value& given = *ordered.dict().Find("sampling_params");
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const jinja::Value& one = params.is_array() ? given.items()[i] : given;
+    BATON_ASSIGN_OR_RETURN(texts[i], JsonAsWritten(one));
+  }
+  return texts;
 }
 
 // One object for all prompts, or a list with one for each.
-absl::Status ReadParams(const Fields& fields, UnknownFields unknown, const GenerateCall& common,
-                        GenerateBody& body) {
+absl::Status ReadParams(std::string_view body_text, const Fields& fields, UnknownFields unknown,
+                        const GenerateCall& common, GenerateBody& body) {
   static const auto* none = new Json(Json::object());
   const Json* params = fields.Find("sampling_params");
   if (params == nullptr) params = none;
@@ -60,6 +82,7 @@ absl::Status ReadParams(const Fields& fields, UnknownFields unknown, const Gener
     return InvalidField("sampling_params",
                         absl::StrCat("has ", params->size(), " entries for ", count, " prompts"));
   }
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> ordered, OrderedParams(body_text, *params));
   for (size_t i = 0; i < count; ++i) {
     const Json& own = params->is_array() ? (*params)[i] : *params;
     if (!own.is_object()) return fields.Wrong("sampling_params", "an object or a list of objects");
@@ -67,7 +90,7 @@ absl::Status ReadParams(const Fields& fields, UnknownFields unknown, const Gener
     GenerateCall call = common;
     BATON_RETURN_IF_ERROR(CheckFields(sampling, SamplingParamsFields(), unknown, call.warnings));
     BATON_RETURN_IF_ERROR(ReadSampling(sampling, call));
-    BATON_RETURN_IF_ERROR(ReadStructure("", sampling, call));
+    BATON_RETURN_IF_ERROR(ReadStructure(ordered[params->is_array() ? i : 0], sampling, call));
     BATON_ASSIGN_OR_RETURN(const int64_t n, ReadCount(sampling, "n", 1));
     if (i > 0 && n != body.n) {
       return InvalidField("sampling_params.n", "must be the same for all prompts");
@@ -89,8 +112,9 @@ absl::Status ReadIds(const Fields& fields, GenerateBody& body) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<GenerateBody> ReadBody(const Fields& fields, UnknownFields unknown,
-                                      std::string_view timeout, GeneratePlan& plan) {
+absl::StatusOr<GenerateBody> ReadBody(std::string_view body_text, const Fields& fields,
+                                      UnknownFields unknown, std::string_view timeout,
+                                      GeneratePlan& plan) {
   GenerateBody body;
   GenerateCall common;
   common.endpoint = Endpoint::kGenerate;
@@ -105,7 +129,7 @@ absl::StatusOr<GenerateBody> ReadBody(const Fields& fields, UnknownFields unknow
   BATON_ASSIGN_OR_RETURN(const auto stream, fields.Bool("stream"));
   plan.stream = stream.value_or(false);
   BATON_RETURN_IF_ERROR(ReadLogprobs(fields, common, plan));
-  BATON_RETURN_IF_ERROR(ReadParams(fields, unknown, common, body));
+  BATON_RETURN_IF_ERROR(ReadParams(body_text, fields, unknown, common, body));
   BATON_RETURN_IF_ERROR(ReadIds(fields, body));
   const size_t calls = body.prompts.prompts.size() * static_cast<size_t>(body.n);
   if (calls > kMaxCallsPerAnswer) {
@@ -132,7 +156,8 @@ absl::StatusOr<GeneratePlan> PlanGenerate(const Gateway& gateway, std::string_vi
                                           const std::string& request_id) {
   BATON_ASSIGN_OR_RETURN(const Json object, ParseObject(body_text));
   GeneratePlan plan;
-  BATON_ASSIGN_OR_RETURN(GenerateBody body, ReadBody(Fields(object), unknown, timeout, plan));
+  BATON_ASSIGN_OR_RETURN(GenerateBody body,
+                         ReadBody(body_text, Fields(object), unknown, timeout, plan));
   plan.id = body.ids.size() == 1 ? body.ids[0] : request_id;
   plan.is_list = body.prompts.is_list || body.n > 1;
   for (size_t prompt = 0; prompt < body.calls.size(); ++prompt) {
@@ -143,8 +168,8 @@ absl::StatusOr<GeneratePlan> PlanGenerate(const Gateway& gateway, std::string_vi
     for (int64_t i = 0; i < body.n; ++i) {
       GenerateCall& copy = plan.calls.emplace_back(call);
       copy.request_id = IdOf(body, plan.id, prompt, i);
-      if (call.sampling.seed.has_value()) {
-        copy.sampling.seed = CandidateSeed(*call.sampling.seed, static_cast<int>(i));
+      if (call.sampling.has_seed()) {
+        copy.sampling.set_seed(CandidateSeed(call.sampling.seed(), static_cast<int>(i)));
       }
       plan.shown.push_back({copy.request_id, static_cast<int>(ids.size())});
     }

@@ -9,6 +9,23 @@ class GenerateTest : public HandlerFixture {
   std::shared_ptr<FakeExchange> Generate(const Json& body) { return Post("/generate", body); }
 };
 
+TEST_F(GenerateTest, SchemasMayBeObjects) {
+  const auto schema_of = [&](size_t back) {
+    return gateway_.calls[gateway_.calls.size() - back].sampling.structure().json_schema();
+  };
+  Send("POST", "/generate",
+       R"({"text": "a", "sampling_params": {"json_schema": {"z": 1, "a": [2]}}})");
+  EXPECT_EQ(schema_of(1), R"({"z": 1, "a": [2]})") << "in the client's order";
+  Send("POST", "/generate",
+       R"({"text": ["a", "b"], "sampling_params": [{"json_schema": {"z": 1, "a": 2}},
+                                                   {"json_schema": "{}"}]})");
+  EXPECT_EQ(schema_of(2), R"({"z": 1, "a": 2})");
+  EXPECT_EQ(schema_of(1), "{}");
+  EXPECT_EQ(
+      ErrorOf("/generate", R"({"text": "a", "sampling_params": {"json_schema": 3}})")["param"],
+      "sampling_params.json_schema");
+}
+
 TEST_F(GenerateTest, AnswersWhatTheBenchmarkSends) {
   const auto exchange = Generate(
       {{"text", "abc"},
@@ -18,9 +35,9 @@ TEST_F(GenerateTest, AnswersWhatTheBenchmarkSends) {
        {"return_logprob", false},
        {"logprob_start_len", -1}});
   ASSERT_EQ(gateway_.calls.size(), 1u);
-  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens, 5);
-  EXPECT_TRUE(gateway_.calls[0].sampling.ignore_eos);
-  EXPECT_EQ(gateway_.calls[0].sampling.temperature, 0);
+  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens(), 5);
+  EXPECT_TRUE(gateway_.calls[0].sampling.ignore_eos());
+  EXPECT_EQ(gateway_.calls[0].sampling.temperature(), 0);
   gateway_.sinks[0]->OnTokens({"He", {Token("H", 0)}});
   gateway_.sinks[0]->OnTokens({"y", {Token("y", 0)}});
   gateway_.sinks[0]->OnFinished(Finished(FinishReason::kLength, "!"));
@@ -42,7 +59,7 @@ TEST_F(GenerateTest, AListIsAnsweredByAList) {
        {"rid", {"x", "y"}},
        {"sampling_params", {{{"max_new_tokens", 1}}, {{"max_new_tokens", 2}, {"stop", "z"}}}}});
   ASSERT_EQ(gateway_.calls.size(), 2u);
-  EXPECT_EQ(gateway_.calls[1].sampling.max_tokens, 2);
+  EXPECT_EQ(gateway_.calls[1].sampling.max_tokens(), 2);
   EXPECT_EQ(gateway_.calls[1].request_id, "y");
   Outcome stopped = Finished(FinishReason::kStop);
   stopped.matched_stop = "z";
@@ -59,8 +76,8 @@ TEST_F(GenerateTest, SeveralTextsOfOnePrompt) {
   Generate({{"text", "a"}, {"sampling_params", {{"n", 2}, {"sampling_seed", 4}}}, {"rid", "r"}});
   ASSERT_EQ(gateway_.calls.size(), 2u);
   EXPECT_EQ(gateway_.calls[0].request_id, "r-0");
-  EXPECT_EQ(gateway_.calls[0].sampling.seed, 4u);
-  EXPECT_NE(gateway_.calls[1].sampling.seed, 4u);
+  EXPECT_EQ(gateway_.calls[0].sampling.seed(), 4u);
+  EXPECT_NE(gateway_.calls[1].sampling.seed(), 4u);
 }
 
 TEST_F(GenerateTest, TheHttpRequestsIdIsTheAnswersWithoutRid) {
@@ -80,8 +97,8 @@ TEST_F(GenerateTest, LogprobsOfInputAndOutput) {
                                   {"logprob_start_len", 0},
                                   {"top_logprobs_num", 1},
                                   {"return_text_in_logprobs", true}});
-  EXPECT_TRUE(gateway_.calls[0].sampling.prompt_logprobs);
-  EXPECT_EQ(gateway_.calls[0].sampling.top_logprobs, 1);
+  EXPECT_TRUE(gateway_.calls[0].sampling.prompt_logprobs());
+  EXPECT_EQ(gateway_.calls[0].sampling.top_logprobs(), 1);
   TokenPiece first = Token("a", 0);
   first.logprob.reset();
   TokenPiece second = Token("b", -2);

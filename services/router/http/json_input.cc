@@ -119,7 +119,7 @@ absl::StatusOr<std::optional<std::vector<std::string>>> Fields::Strings(
   return texts;
 }
 
-absl::StatusOr<std::string> Fields::OneOf(std::initializer_list<const char*> spellings) const {
+absl::StatusOr<std::string> Fields::OneOf(const std::vector<const char*>& spellings) const {
   std::string found;
   for (const char* spelling : spellings) {
     if (Find(spelling) == nullptr) continue;
@@ -129,7 +129,7 @@ absl::StatusOr<std::string> Fields::OneOf(std::initializer_list<const char*> spe
     }
     if (found.empty()) found = spelling;
   }
-  return found.empty() ? std::string(*spellings.begin()) : found;
+  return found.empty() ? std::string(spellings.front()) : found;
 }
 
 }  // namespace baton::router

@@ -4,7 +4,6 @@
 #define SERVICES_ROUTER_HTTP_JSON_INPUT_H_
 
 #include <cstdint>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -44,7 +43,7 @@ class Fields {
   absl::StatusOr<std::optional<std::vector<std::string>>> Strings(const std::string& name) const;
   // The one of several spellings of a field that the object has; the first if it has none.
   // INVALID_ARGUMENT if it has two with different values.
-  absl::StatusOr<std::string> OneOf(std::initializer_list<const char*> spellings) const;
+  absl::StatusOr<std::string> OneOf(const std::vector<const char*>& spellings) const;
   const Json* Find(const std::string& name) const;  // nullptr if absent or null.
 
   const Json& object() const { return object_; }

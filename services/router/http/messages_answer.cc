@@ -1,5 +1,6 @@
 #include "services/router/http/messages_answer.h"
 
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -147,7 +148,7 @@ class MessageStream : public BlockForm {
     if (block.kind == AnswerBlock::Kind::kCall) begun["input"] = Json::object();
     Send("content_block_start", {{"index", index}, {"content_block", std::move(begun)}});
   }
-  void OnText(size_t index, const std::string& added) override {
+  void OnText(size_t index, const std::string& added, std::span<const TokenPiece>) override {
     Json delta = kind_ == AnswerBlock::Kind::kReasoning
                      ? Json{{"type", "thinking_delta"}, {"thinking", added}}
                  : kind_ == AnswerBlock::Kind::kText

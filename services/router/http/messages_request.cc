@@ -9,18 +9,18 @@
 #include "common/base/status.h"
 #include "common/tokenizer/chat/jinja/json.h"
 #include "services/router/http/messages_blocks.h"
+#include "services/router/http/request_sampling.h"
 
 namespace baton::router {
 namespace {
 
 const FieldTable& MessagesFields() {
-  static const auto* table = new FieldTable{
+  static const auto* table = new FieldTable(FieldTable{
       "/v1/messages",
-      {"model", "messages", "system", "max_tokens", "stop_sequences", "stream", "temperature",
-       "top_p", "top_k", "tools", "tool_choice", "thinking", "output_config",
+      {"model", "messages", "system", "max_tokens", "stop_sequences", "stream", "tools",
+       "tool_choice", "thinking", "output_config",
        // Baton's, as in chats.
-       "min_p", "seed", "ignore_eos", "min_tokens", "timeout", "cache_salt", "priority",
-       "request_id", "chat_template_kwargs"},
+       "timeout", "cache_salt", "priority", "request_id", "chat_template_kwargs"},
       {"metadata", "service_tier", "cache_control", "inference_geo", "user_profile_id",
        "workspace_id", "diagnostics"},
       {{"container", {}, "tools run at the client"},
@@ -28,7 +28,7 @@ const FieldTable& MessagesFields() {
        {"context_management", {}, "a conversation is read as it is sent"},
        {"output_format", {}, "use output_config.format"},
        {"speed", {"standard"}, ""},
-       {"stop", {}, "use stop_sequences"}}};
+       {"stop", {}, "use stop_sequences"}}}.With(SharedSamplingNames()));
   return *table;
 }
 const FieldTable& ThinkingConfigFields() {
@@ -73,9 +73,9 @@ class MessagesReader {
     }
     BATON_RETURN_IF_ERROR(
         AddMessages(fields_, *ordered_.Find("messages"), unknown_, warnings, chat));
+    chat.Copy(fields_, SharedSamplingNames());
     chat.Copy(fields_,
-              {"model", "stream", "temperature", "top_p", "top_k", "max_tokens", "min_p", "seed",
-               "ignore_eos", "min_tokens", "timeout", "cache_salt", "priority", "request_id"});
+              {"model", "stream", "max_tokens", "timeout", "cache_salt", "priority", "request_id"});
     if (!counts && fields_.Find("max_tokens") == nullptr) {
       return InvalidField("max_tokens", "is required");
     }
@@ -179,7 +179,10 @@ class MessagesReader {
         return InvalidField("thinking.budget_tokens", "is given if type is enabled, and only then");
       }
       BATON_RETURN_IF_ERROR(CheckBudget(budget));
-      if (budget.has_value()) variables["thinking_budget"] = *budget;
+      if (budget.has_value()) {
+        variables["thinking_budget"] = *budget;
+        chat.Set("thinking_token_budget", *budget, "thinking.budget_tokens");
+      }
     }
     variables["enable_thinking"] = variables["thinking"] = thinks;
     if (const Json* given = fields_.Find("chat_template_kwargs")) {

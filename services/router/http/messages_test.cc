@@ -84,7 +84,8 @@ TEST_F(MessagesTest, SaysWhyItStopped) {
   EXPECT_EQ(reason(FinishReason::kStop, ""), (Json{"end_turn", nullptr}));
   EXPECT_EQ(reason(FinishReason::kStop, "END"), (Json{"stop_sequence", "END"}));
   EXPECT_EQ(reason(FinishReason::kLength, ""), (Json{"max_tokens", nullptr}));
-  EXPECT_EQ(gateway_.calls[0].sampling.stop, std::vector<std::string>{"END"});
+  ASSERT_EQ(gateway_.calls[0].sampling.stop_size(), 1);
+  EXPECT_EQ(gateway_.calls[0].sampling.stop(0), "END");
   const auto aborted = Ask();
   Finish("a", Finished(FinishReason::kAbort));
   EXPECT_EQ(aborted->response->status, 499);
@@ -146,6 +147,7 @@ TEST_F(MessagesTest, ThinkingIsTurnedOnAndOff) {
   EXPECT_EQ(variables({{"thinking", {{"type", "disabled"}}}}), off);
   EXPECT_EQ(variables({{"thinking", Thinking()}}),
             Json({{"enable_thinking", true}, {"thinking", true}, {"thinking_budget", 20}}));
+  EXPECT_EQ(gateway_.calls.back().sampling.structure().reasoning_budget(), 20);
   EXPECT_EQ(variables({{"chat_template_kwargs", {{"thinking", 1}}}}),
             Json({{"enable_thinking", false}, {"thinking", 1}}));
   EXPECT_EQ(variables({{"output_config", {{"effort", "low"}}}})["reasoning_effort"], "low");
@@ -226,11 +228,11 @@ TEST_F(MessagesTest, SamplingIsReadAsInChats) {
        {"service_tier", "auto"}});
   const GenerateCall& call = gateway_.calls.at(0);
   EXPECT_EQ(call.endpoint, Endpoint::kMessages);
-  EXPECT_EQ(call.sampling.temperature, 0.5);
-  EXPECT_EQ(call.sampling.top_p, 0.9);
-  EXPECT_EQ(call.sampling.top_k, 40);
-  EXPECT_EQ(call.sampling.seed, 7u);
-  EXPECT_EQ(call.sampling.max_tokens, 50);
+  EXPECT_FLOAT_EQ(call.sampling.temperature(), 0.5);
+  EXPECT_FLOAT_EQ(call.sampling.top_p(), 0.9);
+  EXPECT_EQ(call.sampling.top_k(), 40);
+  EXPECT_EQ(call.sampling.seed(), 7u);
+  EXPECT_EQ(call.sampling.max_tokens(), 50);
 }
 
 TEST_F(MessagesTest, TokensAreCounted) {

@@ -102,23 +102,6 @@ Json CompletionLogprobs(const ChoicePart& part) {
           {"text_offset", std::move(offsets)}};
 }
 
-Json ChatLogprobs(const ChoicePart& part) {
-  Json content = Json::array();
-  for (const TokenPiece& token : part.tokens) {
-    Json top = Json::array();
-    for (const TokenPiece::Top& other : token.top) {
-      top.push_back({{"token", WellFormed(other.bytes)},
-                     {"logprob", other.logprob},
-                     {"bytes", Bytes(other.bytes)}});
-    }
-    content.push_back({{"token", WellFormed(token.bytes)},
-                       {"logprob", Number(token.logprob)},
-                       {"bytes", Bytes(token.bytes)},
-                       {"top_logprobs", std::move(top)}});
-  }
-  return {{"content", std::move(content)}};
-}
-
 // An alternative's rank is its place; that of a token that is none of them is not known.
 void AddById(int32_t id, const std::string& bytes, float logprob, const Json& rank, Json& list) {
   list[absl::StrCat(id)] = {
@@ -127,7 +110,7 @@ void AddById(int32_t id, const std::string& bytes, float logprob, const Json& ra
 
 Json Logprobs(const AnswerHeader& header, const ChoicePart& part) {
   if (!header.logprobs) return nullptr;
-  return IsChat(header) ? ChatLogprobs(part) : CompletionLogprobs(part);
+  return IsChat(header) ? Json{{"content", TokenLogprobs(part.tokens)}} : CompletionLogprobs(part);
 }
 
 Json Envelope(const AnswerHeader& header, bool chunk) {
@@ -158,6 +141,23 @@ Json Choice(const AnswerHeader& header, const ChoicePart& part, Json logprobs) {
 }
 
 }  // namespace
+
+Json TokenLogprobs(std::span<const TokenPiece> tokens) {
+  Json list = Json::array();
+  for (const TokenPiece& token : tokens) {
+    Json top = Json::array();
+    for (const TokenPiece::Top& other : token.top) {
+      top.push_back({{"token", WellFormed(other.bytes)},
+                     {"logprob", other.logprob},
+                     {"bytes", Bytes(other.bytes)}});
+    }
+    list.push_back({{"token", WellFormed(token.bytes)},
+                    {"logprob", Number(token.logprob)},
+                    {"bytes", Bytes(token.bytes)},
+                    {"top_logprobs", std::move(top)}});
+  }
+  return list;
+}
 
 Json PromptLogprobs(const std::vector<TokenPiece>& prompt, int64_t alternatives) {
   Json list = Json::array();

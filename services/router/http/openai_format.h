@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,9 @@ struct ChoicePart {
   const std::vector<int32_t>* prompt_ids = nullptr;  // To be shown with it.
   std::vector<TokenPiece> prompt;                    // The prompt's tokens, for prompt_logprobs.
 };
+
+// OpenAI's list of tokens with their alternatives.
+Json TokenLogprobs(std::span<const TokenPiece> tokens);
 
 // vLLM's prompt_logprobs: for each token an object by ids, null for the first. Part of a choice of
 // completions, and of a chat's whole answer.

@@ -129,7 +129,7 @@ TEST_F(OpenAiHandlerTest, SubmitsRefusalReachesTheClient) {
 
 TEST_F(OpenAiHandlerTest, LengthErrorsHaveOpenAisCode) {
   GenerateCall call;
-  call.sampling.max_tokens = 99;
+  call.sampling.set_max_tokens(99);
   RequestLimits limits;
   limits.max_context_tokens = 10;
   gateway_.refusal = CheckContext(call, 5, limits);
@@ -221,7 +221,7 @@ TEST_F(OpenAiHandlerTest, TheGeneratingProbeRunsOneRequestForAllThatAsk) {
   const auto first = Send("GET", "/health_generate");
   const auto second = Send("GET", "/health_generate");
   ASSERT_EQ(gateway_.calls.size(), 1u);
-  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens, 1);
+  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens(), 1);
   EXPECT_FALSE(first->response.has_value());
   gateway_.sinks[0]->OnFinished(Finished(FinishReason::kLength));
   EXPECT_EQ(first->response->status, 200);

@@ -101,7 +101,17 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
     BATON_ASSIGN_OR_RETURN(parsing, ParsingOf(gateway, request));
     BATON_RETURN_IF_ERROR(ApplyCallRules(request.call_rules, parsing.tools, request.call));
   }
-  const bool reasons = parsing.reasoning != chat::ReasoningFormat::kNone;
+  // What bounds reasoning does so whether or not it is told apart.
+  chat::ReasoningFormat reasoning = parsing.reasoning;
+  if (request.reasoning_budget.has_value()) {
+    reasoning = gateway.chat_format().reasoning;
+    if (reasoning == chat::ReasoningFormat::kNone) {
+      request.call.warnings.push_back(
+          "thinking_token_budget: reasoning is not bounded, since this server knows no marks of "
+          "it");
+    }
+  }
+  const bool reasons = reasoning != chat::ReasoningFormat::kNone;
   const bool shown = request.echo || request.return_token_ids || request.continuous_usage ||
                      request.best_of > 1 || reasons || request.prompt_logprobs.has_value();
   const bool several = request.prompts.size() > 1 || request.best_of > 1;
@@ -113,23 +123,25 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
     call.prompt = std::move(prompt);
     if (shown) {
       BATON_ASSIGN_OR_RETURN(entry.ids, gateway.Encode(call));
+      bool inside = false;
       if (reasons) {
-        BATON_ASSIGN_OR_RETURN(parsing.starts_in_reasoning,
-                               EndsInReasoning(gateway, parsing.reasoning, call.prompt, entry.ids));
+        BATON_ASSIGN_OR_RETURN(inside, EndsInReasoning(gateway, reasoning, call.prompt, entry.ids));
       }
-      AllowReasoning(parsing.reasoning, parsing.starts_in_reasoning, call);
+      if (parsing.reasoning != chat::ReasoningFormat::kNone) parsing.starts_in_reasoning = inside;
+      AllowReasoning(reasoning, inside, request.reasoning_budget, call);
       if (request.echo) BATON_RETURN_IF_ERROR(FillEcho(gateway, call.prompt, entry));
       call.prompt = TokenIdsPrompt(entry.ids.begin(), entry.ids.end());
     }
     for (int candidate = 0; candidate < plan.best_of; ++candidate) {
       GenerateCall& copy = plan.calls.emplace_back(call);
       copy.request_id = several ? absl::StrCat(id, "-", plan.calls.size() - 1) : id;
-      if (call.sampling.seed.has_value()) {
-        copy.sampling.seed = CandidateSeed(*call.sampling.seed, candidate);
+      if (call.sampling.has_seed()) {
+        copy.sampling.set_seed(CandidateSeed(call.sampling.seed(), candidate));
       }
     }
   }
-  if (reasons || parsing.tools != chat::ToolFormat::kNone) {
+  if (parsing.reasoning != chat::ReasoningFormat::kNone ||
+      parsing.tools != chat::ToolFormat::kNone) {
     plan.parsing = std::make_shared<const chat::OutputOptions>(std::move(parsing));
   }
   return plan;

@@ -1,6 +1,7 @@
 #include "services/router/http/openai_request.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -22,14 +23,14 @@ absl::Status ReadLogprobs(Endpoint endpoint, const Fields& fields, OpenAiRequest
     call.names.top_logprobs = "logprobs";
     BATON_ASSIGN_OR_RETURN(const auto count, fields.Integer("logprobs"));
     request.logprobs = count.has_value();
-    call.sampling.top_logprobs = count.value_or(0);
+    BATON_RETURN_IF_ERROR(SetTopLogprobs(count.value_or(0), "logprobs", call.sampling));
   } else {
     BATON_ASSIGN_OR_RETURN(const auto wanted, fields.Bool("logprobs"));
     BATON_ASSIGN_OR_RETURN(const auto count, fields.Integer("top_logprobs"));
     request.logprobs = wanted.value_or(false);
-    call.sampling.top_logprobs = count.value_or(0);
+    BATON_RETURN_IF_ERROR(SetTopLogprobs(count.value_or(0), "top_logprobs", call.sampling));
   }
-  call.sampling.logprobs = request.logprobs;
+  call.sampling.set_logprobs(request.logprobs);
   return absl::OkStatus();
 }
 
@@ -80,8 +81,8 @@ absl::Status ReadChoices(Endpoint endpoint, const Fields& fields, OpenAiRequest&
 // vLLM's: the prompt's log-probabilities beside the answer. The call asks once for as many
 // alternatives as prompt and answer need.
 absl::Status ReadPromptLogprobs(const Fields& fields, OpenAiRequest& request) {
-  SamplingRequest& sampling = request.call.sampling;
-  request.top_logprobs = sampling.top_logprobs;
+  v1::SamplingParams& sampling = request.call.sampling;
+  request.top_logprobs = sampling.top_logprobs();
   BATON_ASSIGN_OR_RETURN(request.prompt_logprobs, fields.Integer("prompt_logprobs"));
   if (!request.prompt_logprobs.has_value()) return absl::OkStatus();
   if (request.stream) {
@@ -92,10 +93,10 @@ absl::Status ReadPromptLogprobs(const Fields& fields, OpenAiRequest& request) {
     return InvalidField("prompt_logprobs",
                         absl::StrCat("must be from 0 to ", kMaxTopLogprobs, ", is ", count));
   }
-  sampling.prompt_logprobs = true;
+  sampling.set_prompt_logprobs(true);
   // A number without log-probabilities stays as wrong as it is.
-  if (request.logprobs || sampling.top_logprobs == 0) {
-    sampling.top_logprobs = std::max(sampling.top_logprobs, count);
+  if (request.logprobs || sampling.top_logprobs() == 0) {
+    sampling.set_top_logprobs(std::max(sampling.top_logprobs(), static_cast<int32_t>(count)));
   }
   return absl::OkStatus();
 }
@@ -104,10 +105,10 @@ absl::Status ReadPromptLogprobs(const Fields& fields, OpenAiRequest& request) {
 absl::Status ReadAnswer(const Fields& fields, OpenAiRequest& request) {
   BATON_ASSIGN_OR_RETURN(const auto ids, fields.Bool("return_token_ids"));
   request.return_token_ids = ids.value_or(false);
-  SamplingRequest& sampling = request.call.sampling;
-  sampling.prompt_logprobs = request.echo && request.logprobs;
+  v1::SamplingParams& sampling = request.call.sampling;
+  sampling.set_prompt_logprobs(request.echo && request.logprobs);
   BATON_RETURN_IF_ERROR(ReadPromptLogprobs(fields, request));
-  if (request.best_of > request.n) sampling.logprobs = true;
+  if (request.best_of > request.n) sampling.set_logprobs(true);
   BATON_ASSIGN_OR_RETURN(const std::string id, fields.OneOf({"request_id", "rid"}));
   BATON_ASSIGN_OR_RETURN(auto request_id, fields.String(id));
   request.call.request_id = std::move(request_id).value_or("");
@@ -122,7 +123,17 @@ absl::Status ReadChatOutput(std::string_view body, const Fields& fields, OpenAiR
   request.offered = ReadOfferedTools(fields);
   BATON_ASSIGN_OR_RETURN(const auto parallel, fields.Bool("parallel_tool_calls"));
   request.parallel_calls = parallel.value_or(true);
-  BATON_ASSIGN_OR_RETURN(request.call_rules, ReadCallRules(body, fields, request.parallel_calls));
+  BATON_ASSIGN_OR_RETURN(request.call_rules,
+                         ReadCallRules(body, fields, request.offered, request.parallel_calls));
+  // vLLM's name and Alibaba's.
+  BATON_ASSIGN_OR_RETURN(const std::string budget,
+                         fields.OneOf({"thinking_token_budget", "thinking_budget"}));
+  BATON_ASSIGN_OR_RETURN(request.reasoning_budget, fields.Integer(budget));
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const int64_t tokens = request.reasoning_budget.value_or(0);
+  if (tokens < 0 || tokens > kMost) {
+    return InvalidField(budget, absl::StrCat("must be from 0 to ", kMost, ", is ", tokens));
+  }
   BATON_ASSIGN_OR_RETURN(const auto separate, fields.Bool("separate_reasoning"));
   request.separate_reasoning = separate.value_or(true);
   BATON_ASSIGN_OR_RETURN(const auto include, fields.Bool("include_reasoning"));
@@ -168,6 +179,8 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, std::string_
   BATON_ASSIGN_OR_RETURN(call.timeout_ms, ReadTimeoutMs(fields, timeout));
   BATON_ASSIGN_OR_RETURN(call.cache_salt, ReadCacheSalt(fields));
   BATON_ASSIGN_OR_RETURN(call.priority, ReadPriority(fields));
+  const Json* const user = fields.Find("user");
+  if (user != nullptr && user->is_string()) call.routing_key = user->get<std::string>();
   return request;
 }
 

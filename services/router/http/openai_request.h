@@ -31,11 +31,12 @@ struct OpenAiRequest {
   bool continuous_usage = false;  // Every chunk has the usage so far.
   bool include_progress = false;  // Chunks that say how far a long prompt is.
   // In chats:
-  chat::OfferedTools offered;      // What the model may call.
-  bool parallel_calls = true;      // More than one of them.
-  CallRules call_rules;            // What they ask of the text.
-  bool separate_reasoning = true;  // Reasoning is no content,
-  bool include_reasoning = true;   // and is told.
+  chat::OfferedTools offered;               // What the model may call.
+  bool parallel_calls = true;               // More than one of them.
+  CallRules call_rules;                     // What they ask of the text.
+  std::optional<int64_t> reasoning_budget;  // Tokens of reasoning, after which it is ended.
+  bool separate_reasoning = true;           // Reasoning is no content,
+  bool include_reasoning = true;            // and is told.
 };
 
 // `endpoint`: kCompletions or kChatCompletions; `timeout`: the header X-Request-Timeout. Types are

@@ -18,16 +18,18 @@ TEST_F(OpenAiRequestTest, ReadsEveryFieldOfACompletion) {
   ASSERT_EQ(gateway_.calls.size(), 1u);
   const GenerateCall& call = gateway_.calls[0];
   EXPECT_EQ(std::get<TokenIdsPrompt>(call.prompt), (TokenIdsPrompt{1, 2, 3}));
-  EXPECT_EQ(call.sampling.temperature, 0.5);
-  EXPECT_EQ(call.sampling.top_k, 4);
-  EXPECT_EQ(call.sampling.seed, ~uint64_t{0});
-  EXPECT_EQ(call.sampling.stop, (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(call.sampling.stop_token_ids, std::vector<int64_t>{7});
-  EXPECT_TRUE(call.sampling.ignore_eos);
-  EXPECT_EQ(call.sampling.max_tokens, 9);
-  EXPECT_EQ(call.sampling.min_tokens, 2);
-  EXPECT_TRUE(call.sampling.logprobs);
-  EXPECT_EQ(call.sampling.top_logprobs, 3);
+  EXPECT_FLOAT_EQ(call.sampling.temperature(), 0.5);
+  EXPECT_EQ(call.sampling.top_k(), 4);
+  EXPECT_EQ(call.sampling.seed(), ~uint64_t{0});
+  ASSERT_EQ(call.sampling.stop_size(), 2);
+  EXPECT_EQ(call.sampling.stop(0) + call.sampling.stop(1), "ab");
+  ASSERT_EQ(call.sampling.stop_token_ids_size(), 1);
+  EXPECT_EQ(call.sampling.stop_token_ids(0), 7);
+  EXPECT_TRUE(call.sampling.ignore_eos());
+  EXPECT_EQ(call.sampling.max_tokens(), 9);
+  EXPECT_EQ(call.sampling.min_tokens(), 2);
+  EXPECT_TRUE(call.sampling.logprobs());
+  EXPECT_EQ(call.sampling.top_logprobs(), 3);
 }
 
 TEST_F(OpenAiRequestTest, ReadsAChatWithTextParts) {
@@ -38,7 +40,7 @@ TEST_F(OpenAiRequestTest, ReadsAChatWithTextParts) {
   const auto& chat = std::get<ChatPrompt>(gateway_.calls[0].prompt);
   ASSERT_EQ(chat.messages.size(), 2u);
   EXPECT_EQ(chat.messages[1].content, "a\nb");
-  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens, 5);
+  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens(), 5);
   EXPECT_EQ(gateway_.calls[0].names.max_tokens, "max_completion_tokens");
 }
 
@@ -65,16 +67,18 @@ TEST_F(OpenAiRequestTest, ReadsPenaltiesAndTextOptions) {
             {"timeout", 1.5}});
   ASSERT_EQ(gateway_.calls.size(), 1u);
   const GenerateCall& call = gateway_.calls[0];
-  EXPECT_EQ(call.sampling.presence_penalty, 1);
-  EXPECT_EQ(call.sampling.frequency_penalty, -0.5);
-  EXPECT_EQ(call.sampling.repetition_penalty, 1.5);
-  EXPECT_EQ(call.sampling.logit_bias,
-            (std::vector<std::pair<int64_t, double>>{{7, -100}, {9, 2.5}}));
+  EXPECT_EQ(call.sampling.presence_penalty(), 1);
+  EXPECT_FLOAT_EQ(call.sampling.frequency_penalty(), -0.5);
+  EXPECT_FLOAT_EQ(call.sampling.repetition_penalty(), 1.5);
+  ASSERT_EQ(call.sampling.logit_bias_size(), 2);
+  EXPECT_EQ(call.sampling.logit_bias(0).token_id(), 7);
+  EXPECT_EQ(call.sampling.logit_bias(0).bias(), -100);
+  EXPECT_EQ(call.sampling.logit_bias(1).bias(), 2.5F);
   EXPECT_FALSE(call.text.skip_special_tokens);
   EXPECT_TRUE(call.text.include_stop);
   EXPECT_EQ(call.truncate_prompt_tokens, -1);
   EXPECT_FALSE(call.add_special_tokens);
-  EXPECT_EQ(call.sampling.top_k, -1);
+  EXPECT_EQ(call.sampling.top_k(), -1);
   EXPECT_EQ(call.timeout_ms, 1500);
 }
 
@@ -85,7 +89,7 @@ TEST_F(OpenAiRequestTest, SeedsHave64Bits) {
                                        {"-1", ~uint64_t{0}},
                                        {"0", 0}}) {
     Send("POST", "/v1/completions", R"({"prompt":"a","seed":)" + text + "}");
-    EXPECT_EQ(gateway_.calls.back().sampling.seed, seed) << text;
+    EXPECT_EQ(gateway_.calls.back().sampling.seed(), seed) << text;
   }
   for (const std::string bad : {"18446744073709551616", "1.5", "\"7\""}) {
     EXPECT_EQ(ErrorOf("/v1/completions", R"({"prompt":"a","seed":)" + bad + "}")["param"], "seed");
@@ -99,13 +103,13 @@ TEST_F(OpenAiRequestTest, OtherServersSpellingsAreRead) {
             {"sampling_seed", 5},
             {"no_stop_trim", true}});
   ASSERT_EQ(gateway_.calls.size(), 1u);
-  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens, 7);
+  EXPECT_EQ(gateway_.calls[0].sampling.max_tokens(), 7);
   EXPECT_EQ(gateway_.calls[0].names.max_tokens, "max_new_tokens");
-  EXPECT_EQ(gateway_.calls[0].sampling.min_tokens, 2);
-  EXPECT_EQ(gateway_.calls[0].sampling.seed, 5u);
+  EXPECT_EQ(gateway_.calls[0].sampling.min_tokens(), 2);
+  EXPECT_EQ(gateway_.calls[0].sampling.seed(), 5u);
   EXPECT_TRUE(gateway_.calls[0].text.include_stop);
   Complete({{"prompt", "a"}, {"max_tokens", 4}, {"max_completion_tokens", 4}});
-  EXPECT_EQ(gateway_.calls.back().sampling.max_tokens, 4) << "guidellm sends both";
+  EXPECT_EQ(gateway_.calls.back().sampling.max_tokens(), 4) << "guidellm sends both";
   EXPECT_EQ(ErrorOf("/v1/completions",
                     R"({"prompt":"a","max_tokens":4,"max_completion_tokens":5})")["param"],
             "max_completion_tokens");
@@ -262,11 +266,11 @@ TEST_F(OpenAiRequestTest, SaysWhatTheTextMustBe) {
     Json body = more;
     body["prompt"] = "a";
     Post("/v1/completions", body);
-    return gateway_.calls.back().sampling.structure.value_or(v1::TextStructure());
+    return gateway_.calls.back().sampling.structure();
   };
   const auto asked_text = [&](const std::string& body) {
     Send("POST", "/v1/completions", body);
-    return gateway_.calls.back().sampling.structure.value_or(v1::TextStructure());
+    return gateway_.calls.back().sampling.structure();
   };
   EXPECT_EQ(asked({{"response_format", {{"type", "text"}}}}).kind_case(),
             v1::TextStructure::KIND_NOT_SET);
@@ -286,6 +290,29 @@ TEST_F(OpenAiRequestTest, SaysWhatTheTextMustBe) {
   EXPECT_EQ(asked({{"ebnf", "y"}}).ebnf(), "y");
   EXPECT_EQ(asked({{"guided_choice", {"a", "b"}}}).choice().texts_size(), 2);
   EXPECT_EQ(asked({{"structured_outputs", {{"regex", "c"}}}}).regex(), "c");
+}
+
+TEST_F(OpenAiRequestTest, NumbersThatFitNoFieldAreRefusedInTheClientsWords) {
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {R"("top_k": 2147483648)", "top_k", "must be from -1 to 2147483647, is 2147483648"},
+      {R"("max_completion_tokens": 1e15)", "max_completion_tokens", "must be an integer"},
+      {R"("max_completion_tokens": 1099511627776)", "max_completion_tokens",
+       "must be from 0 to 2147483647, is 1099511627776"},
+      {R"("max_tokens": -1)", "max_tokens", "must be from 0 to 2147483647, is -1"},
+      {R"("min_tokens": -9223372036854775808)", "min_tokens", "must be from 0"},
+      {R"("logprobs": true, "top_logprobs": 4294967297)", "top_logprobs", "must be from 0 to 20"},
+      {R"("stop_token_ids": [4294967296])", "stop_token_ids", "outside the vocabulary"},
+      {R"("logit_bias": {"4294967297": 1})", "logit_bias", "outside the vocabulary"}};
+  for (const auto& [field, name, words] : cases) {
+    const Json error =
+        ErrorOf("/v1/chat/completions",
+                std::string(R"({"messages":[{"role":"user","content":"x"}], )") + field + "}");
+    EXPECT_EQ(error["param"], name) << error;
+    EXPECT_NE(error["message"].get<std::string>().find(words), std::string::npos) << error;
+  }
+  // What is greater than 0 stays so as a float.
+  Send("POST", "/v1/completions", R"({"prompt": "a", "top_p": 1e-60})");
+  EXPECT_GT(gateway_.calls.back().sampling.top_p(), 0);
 }
 
 TEST_F(OpenAiRequestTest, UnknownFieldsAreRefusedWithTheNearestName) {

@@ -46,6 +46,40 @@ TEST_F(ReasoningTest, BeginsWhereThePromptOpensIt) {
   EXPECT_EQ(MessageOf(Request("<think>\n\n</think>\n\n"), "Two.")["content"], "Two.");
 }
 
+TEST_F(ReasoningTest, MayHaveABudget) {
+  const auto structure_of = [&](const Json& request) {
+    const auto exchange = Post(kChat, request);
+    EXPECT_FALSE(exchange->response.has_value()) << exchange->response->body;
+    return gateway_.calls.back().sampling.structure();
+  };
+  for (const char* name : {"thinking_token_budget", "thinking_budget"}) {
+    const v1::TextStructure asked = structure_of(Request("<think>\n", {{name, 7}}));
+    EXPECT_EQ(asked.reasoning_budget(), 7);
+    EXPECT_EQ(asked.reasoning_begin() + asked.reasoning_end(), "<think></think>");
+    EXPECT_TRUE(asked.in_reasoning());
+    EXPECT_EQ(asked.kind_case(), v1::TextStructure::KIND_NOT_SET);
+  }
+  EXPECT_TRUE(structure_of(Request("x", {{"thinking_budget", 0}})).has_reasoning_budget());
+  EXPECT_FALSE(structure_of(Request("x")).has_reasoning_budget());
+  // Beside a structure, and where reasoning is not told apart.
+  const v1::TextStructure both =
+      structure_of(Request("x", {{"guided_regex", "a"}, {"thinking_budget", 3}}));
+  EXPECT_EQ(both.regex(), "a");
+  EXPECT_EQ(both.reasoning_budget(), 3);
+  const Json plain = {{"thinking_budget", 3}, {"separate_reasoning", false}};
+  EXPECT_EQ(structure_of(Request("<think>\n", plain)).reasoning_budget(), 3);
+  EXPECT_EQ(MessageOf(Request("<think>\n", plain), "a</think>b")["content"], "a</think>b");
+  for (const Json& bad : {Json(-1), Json(1.5), Json("x"), Json(int64_t{1} << 31)}) {
+    EXPECT_EQ(ErrorOf(kChat, Request("x", {{"thinking_budget", bad}}).dump())["param"],
+              "thinking_budget");
+  }
+  EXPECT_EQ(ErrorOf("/v1/completions", R"({"prompt": "a", "thinking_token_budget": 3})")["param"],
+            "thinking_token_budget");
+  gateway_.format.reasoning = chat::ReasoningFormat::kNone;
+  EXPECT_FALSE(structure_of(Request("x", {{"thinking_budget", 3}})).has_reasoning_budget());
+  EXPECT_EQ(gateway_.calls.back().warnings.size(), 1u);
+}
+
 TEST_F(ReasoningTest, IsStreamed) {
   const auto exchange = Post(kChat, Request("x", {{"stream", true}}));
   for (const char c : std::string(kText)) {

@@ -4,6 +4,7 @@
 #define SERVICES_ROUTER_HTTP_REQUEST_FIELDS_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,6 +27,12 @@ struct FieldTable {
   std::vector<std::string> read;      // Honoured by the parser.
   std::vector<std::string> harmless;  // Cannot change an answer of this server, whatever the value.
   std::vector<Unsupported> unsupported;
+
+  // The same that reads these too.
+  FieldTable With(const std::vector<std::string>& more) && {
+    read.insert(read.end(), more.begin(), more.end());
+    return std::move(*this);
+  }
 };
 
 const FieldTable& CompletionFields();

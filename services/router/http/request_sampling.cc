@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/base/strings.h"
+#include "common/engine/sampling/check_sampling.h"
 #include "services/router/http/request_prompt.h"
 
 namespace baton::router {
@@ -17,44 +21,116 @@ namespace {
 
 constexpr double kLongestTimeoutS = 1e9;  // Longer is as good as none; it fits milliseconds.
 
+// A field of v1::SamplingParams and what clients call it; of several names one may be given.
+struct HttpName {
+  const char* field;
+  std::vector<const char*> names;
+};
+
+// What needs a reader of its own: log-probabilities, which every endpoint asks for otherwise, and
+// structures (request_structure.h).
+const std::vector<HttpName>& HttpNames() {
+  static const auto* const names = new std::vector<HttpName>{
+      {"temperature", {"temperature"}},
+      {"top_k", {"top_k"}},
+      {"top_p", {"top_p"}},
+      {"min_p", {"min_p"}},
+      {"seed", {"seed", "sampling_seed"}},
+      {"stop", {"stop"}},
+      {"stop_token_ids", {"stop_token_ids"}},
+      {"ignore_eos", {"ignore_eos"}},
+      {"max_tokens", {"max_tokens", "max_completion_tokens", "max_new_tokens"}},
+      {"min_tokens", {"min_tokens", "min_new_tokens"}},
+      {"presence_penalty", {"presence_penalty"}},
+      {"frequency_penalty", {"frequency_penalty"}},
+      {"repetition_penalty", {"repetition_penalty"}},
+      {"logit_bias", {"logit_bias"}},
+  };
+  return *names;
+}
+
+absl::StatusOr<int32_t> TokenId(int64_t id, const std::string& path) {
+  if (id >= 0 && id <= std::numeric_limits<int32_t>::max()) return static_cast<int32_t>(id);
+  return InvalidField(path, absl::StrCat("token id ", id, " is outside the vocabulary"));
+}
+
 // {"50256": -100}: keys are token ids as text.
-absl::Status ReadLogitBias(const Fields& fields, SamplingRequest& sampling) {
+absl::Status ReadLogitBias(const Fields& fields, v1::SamplingParams& sampling) {
   const Json* biases = fields.Find("logit_bias");
   if (biases == nullptr) return absl::OkStatus();
   if (!biases->is_object()) return fields.Wrong("logit_bias", "an object of token ids and biases");
+  const std::string path = fields.Path("logit_bias");
   for (const auto& [key, bias] : biases->items()) {
     int64_t id = 0;
     if (!absl::SimpleAtoi(key, &id)) {
-      return InvalidField(fields.Path("logit_bias"),
-                          absl::StrCat("\"", key.substr(0, 64), "\" is not a token id"));
+      return InvalidField(path, absl::StrCat("\"", key.substr(0, 64), "\" is not a token id"));
     }
     if (!bias.is_number()) {
       return InvalidField(
-          fields.Path("logit_bias"),
-          absl::StrCat("the bias of ", key, " must be a number, got ", Describe(bias)));
+          path, absl::StrCat("the bias of ", key, " must be a number, got ", Describe(bias)));
     }
-    sampling.logit_bias.emplace_back(id, bias.get<double>());
+    v1::LogitBias& entry = *sampling.add_logit_bias();
+    BATON_ASSIGN_OR_RETURN(const int32_t token, TokenId(id, path));
+    entry.set_token_id(token);
+    entry.set_bias(bias.get<float>());
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadLengths(const Fields& fields, GenerateCall& call) {
-  // A client may send the old and the new name at once.
-  BATON_ASSIGN_OR_RETURN(call.names.max_tokens,
-                         fields.OneOf({"max_tokens", "max_completion_tokens", "max_new_tokens"}));
-  BATON_ASSIGN_OR_RETURN(call.sampling.max_tokens, fields.Integer(call.names.max_tokens));
-  BATON_ASSIGN_OR_RETURN(const std::string min_tokens,
-                         fields.OneOf({"min_tokens", "min_new_tokens"}));
-  BATON_ASSIGN_OR_RETURN(const auto least, fields.Integer(min_tokens));
-  call.sampling.min_tokens = least.value_or(0);
+absl::Status ReadList(const Fields& fields, const google::protobuf::FieldDescriptor* field,
+                      const std::string& name, v1::SamplingParams& sampling) {
+  using Field = google::protobuf::FieldDescriptor;
+  const auto* const reflection = sampling.GetReflection();
+  if (field->cpp_type() == Field::CPPTYPE_STRING) {
+    BATON_ASSIGN_OR_RETURN(const auto texts, fields.Strings(name));
+    for (const std::string& text : texts.value_or(std::vector<std::string>())) {
+      reflection->AddString(&sampling, field, text);
+    }
+    return absl::OkStatus();
+  }
+  if (field->cpp_type() == Field::CPPTYPE_MESSAGE) return ReadLogitBias(fields, sampling);
+  BATON_ASSIGN_OR_RETURN(const auto ids, fields.Integers(name));
+  for (const int64_t id : ids.value_or(std::vector<int64_t>())) {
+    BATON_ASSIGN_OR_RETURN(const int32_t token, TokenId(id, fields.Path(name)));
+    reflection->AddInt32(&sampling, field, token);
+  }
   return absl::OkStatus();
 }
 
-absl::Status ReadPenalties(const Fields& fields, SamplingRequest& sampling) {
-  BATON_ASSIGN_OR_RETURN(sampling.presence_penalty, fields.Number("presence_penalty"));
-  BATON_ASSIGN_OR_RETURN(sampling.frequency_penalty, fields.Number("frequency_penalty"));
-  BATON_ASSIGN_OR_RETURN(sampling.repetition_penalty, fields.Number("repetition_penalty"));
-  return ReadLogitBias(fields, sampling);
+// One field, by its type.
+absl::Status ReadField(const Fields& fields, const google::protobuf::FieldDescriptor* field,
+                       const std::string& name, v1::SamplingParams& sampling) {
+  using Field = google::protobuf::FieldDescriptor;
+  if (fields.Find(name) == nullptr) return absl::OkStatus();
+  if (field->is_repeated()) return ReadList(fields, field, name, sampling);
+  const auto* const reflection = sampling.GetReflection();
+  switch (field->cpp_type()) {
+    case Field::CPPTYPE_FLOAT: {
+      BATON_ASSIGN_OR_RETURN(const auto value, fields.Number(name));
+      // What is positive stays so.
+      const auto narrow = static_cast<float>(*value);
+      reflection->SetFloat(
+          &sampling, field,
+          *value > 0 ? std::max(narrow, std::numeric_limits<float>::min()) : narrow);
+      return absl::OkStatus();
+    }
+    case Field::CPPTYPE_INT32: {
+      BATON_ASSIGN_OR_RETURN(const auto value, fields.Integer(name));
+      BATON_RETURN_IF_ERROR(CheckSamplingNumber(field->name(), *value, fields.Path(name)));
+      reflection->SetInt32(&sampling, field, static_cast<int32_t>(*value));
+      return absl::OkStatus();
+    }
+    case Field::CPPTYPE_UINT64: {
+      BATON_ASSIGN_OR_RETURN(const auto value, fields.Seed(name));
+      reflection->SetUInt64(&sampling, field, *value);
+      return absl::OkStatus();
+    }
+    default: {
+      BATON_ASSIGN_OR_RETURN(const auto value, fields.Bool(name));
+      reflection->SetBool(&sampling, field, *value);
+      return absl::OkStatus();
+    }
+  }
 }
 
 absl::Status ReadText(const Fields& fields, TextOptions& text) {
@@ -76,23 +152,40 @@ absl::StatusOr<int64_t> Milliseconds(const std::string& field, double seconds) {
 
 }  // namespace
 
+std::vector<std::string> SamplingNames() {
+  std::vector<std::string> all = {"skip_special_tokens", "include_stop_str_in_output",
+                                  "no_stop_trim", "n"};
+  for (const HttpName& entry : HttpNames()) {
+    all.insert(all.end(), entry.names.begin(), entry.names.end());
+  }
+  return all;
+}
+
+std::vector<std::string> SharedSamplingNames() {
+  std::vector<std::string> shared;
+  for (const HttpName& entry : HttpNames()) {
+    const std::string_view field = entry.field;
+    if (field != "max_tokens" && field != "stop") shared.emplace_back(entry.names.front());
+  }
+  return shared;
+}
+
 absl::Status ReadSampling(const Fields& fields, GenerateCall& call) {
-  SamplingRequest& sampling = call.sampling;
-  BATON_ASSIGN_OR_RETURN(sampling.temperature, fields.Number("temperature"));
-  BATON_ASSIGN_OR_RETURN(sampling.top_k, fields.Integer("top_k"));
-  BATON_ASSIGN_OR_RETURN(sampling.top_p, fields.Number("top_p"));
-  BATON_ASSIGN_OR_RETURN(sampling.min_p, fields.Number("min_p"));
-  BATON_ASSIGN_OR_RETURN(const std::string seed, fields.OneOf({"seed", "sampling_seed"}));
-  BATON_ASSIGN_OR_RETURN(sampling.seed, fields.Seed(seed));
-  BATON_ASSIGN_OR_RETURN(const auto ignore_eos, fields.Bool("ignore_eos"));
-  sampling.ignore_eos = ignore_eos.value_or(false);
-  BATON_ASSIGN_OR_RETURN(auto stop, fields.Strings("stop"));
-  sampling.stop = std::move(stop).value_or(std::vector<std::string>());
-  BATON_ASSIGN_OR_RETURN(auto stop_ids, fields.Integers("stop_token_ids"));
-  sampling.stop_token_ids = std::move(stop_ids).value_or(std::vector<int64_t>());
-  BATON_RETURN_IF_ERROR(ReadLengths(fields, call));
-  BATON_RETURN_IF_ERROR(ReadPenalties(fields, sampling));
+  for (const HttpName& entry : HttpNames()) {
+    // A client may send the old and the new name at once.
+    BATON_ASSIGN_OR_RETURN(const std::string name, fields.OneOf(entry.names));
+    if (entry.field == std::string_view("max_tokens")) call.names.max_tokens = name;
+    const auto* const field = v1::SamplingParams::descriptor()->FindFieldByName(entry.field);
+    BATON_CHECK(field != nullptr) << entry.field;
+    BATON_RETURN_IF_ERROR(ReadField(fields, field, name, call.sampling));
+  }
   return ReadText(fields, call.text);
+}
+
+absl::Status SetTopLogprobs(int64_t count, const std::string& name, v1::SamplingParams& sampling) {
+  BATON_RETURN_IF_ERROR(CheckSamplingNumber("top_logprobs", count, name));
+  sampling.set_top_logprobs(static_cast<int32_t>(count));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> ReadCount(const Fields& fields, const char* name, int64_t absent) {

@@ -1,5 +1,6 @@
 #include "services/router/http/request_span.h"
 
+#include <string>
 #include <string_view>
 
 #include "absl/strings/match.h"
@@ -24,6 +25,14 @@ std::vector<std::string_view> Values(const HttpHeaders& headers, std::string_vie
 std::string UniqueId(const HttpRequest& request) {
   const bool given = request.Header("X-Request-Id") == request.request_id;
   return given ? absl::StrCat(request.request_id, "-", RandomHex(4)) : request.request_id;
+}
+
+void SetRoutingKey(const Gateway& gateway, const HttpRequest& request,
+                   std::vector<GenerateCall>& calls) {
+  const std::string_view name = gateway.hash_header();
+  const std::string_view key = name.empty() ? name : request.Header(name);
+  if (key.empty()) return;
+  for (GenerateCall& call : calls) call.routing_key = std::string(key);
 }
 
 tracing::TraceContext CallerOf(const Gateway& gateway, const HttpRequest& request) {

@@ -54,12 +54,12 @@ class Reader {
   Reader(const Fields& fields, GenerateCall& call) : fields_(fields), call_(call) {}
 
   absl::StatusOr<v1::TextStructure*> Take(const std::string& field) {
-    if (call_.sampling.structure.has_value()) {
+    if (call_.sampling.has_structure()) {
       return InvalidField(
           field, absl::StrCat("is given beside ", call_.names.structure, "; give one of the two"));
     }
     call_.names.structure = field;
-    return &call_.sampling.structure.emplace();
+    return call_.sampling.mutable_structure();
   }
 
   // A schema, as an object or as text.
@@ -202,7 +202,7 @@ absl::Status ReadStructure(std::string_view object, const Fields& fields, Genera
 }
 
 absl::StatusOr<CallRules> ReadCallRules(std::string_view body, const Fields& fields,
-                                        bool parallel) {
+                                        const chat::OfferedTools& offered, bool parallel) {
   CallRules rules;
   rules.demand = {.forced = false, .parallel = parallel};
   const Json* tools = fields.Find("tools");
@@ -227,14 +227,15 @@ absl::StatusOr<CallRules> ReadCallRules(std::string_view body, const Fields& fie
     BATON_ASSIGN_OR_RETURN(std::string schema, ParametersOf(list[i]));
     // A call that is not forced, of a function that is not strict, may have any arguments.
     const bool free = !rules.demand.forced && function.value("strict", Json()) != true;
-    rules.tools.push_back({name, free ? kAnyObject : std::move(schema)});
+    rules.tools.push_back(
+        {name, free ? "" : std::move(schema), offered.find(name)->second.text_parameters});
   }
   return rules;
 }
 
 absl::Status ApplyCallRules(const CallRules& rules, chat::ToolFormat format, GenerateCall& call) {
   if (rules.tools.empty()) return absl::OkStatus();
-  if (call.sampling.structure.has_value()) {
+  if (call.sampling.has_structure()) {
     if (!rules.demand.forced) return absl::OkStatus();
     return InvalidField(
         "tool_choice", absl::StrCat("forces a call, which is at odds with ", call.names.structure));
@@ -248,16 +249,20 @@ absl::Status ApplyCallRules(const CallRules& rules, chat::ToolFormat format, Gen
     return absl::OkStatus();
   }
   call.names.structure = "tools";
-  call.sampling.structure.emplace().set_ebnf(*std::move(grammar));
+  call.sampling.mutable_structure()->set_ebnf(*std::move(grammar));
   return absl::OkStatus();
 }
 
-void AllowReasoning(chat::ReasoningFormat format, bool in_reasoning, GenerateCall& call) {
-  if (!call.sampling.structure.has_value() || format == chat::ReasoningFormat::kNone) return;
+void AllowReasoning(chat::ReasoningFormat format, bool in_reasoning, std::optional<int64_t> budget,
+                    GenerateCall& call) {
+  const bool any = call.sampling.has_structure() || budget.has_value();
+  if (format == chat::ReasoningFormat::kNone || !any) return;
+  v1::TextStructure* const structure = call.sampling.mutable_structure();
   const chat::ReasoningMarks marks = chat::MarksOf(format);
-  call.sampling.structure->set_reasoning_begin(std::string(marks.begin));
-  call.sampling.structure->set_reasoning_end(std::string(marks.end));
-  call.sampling.structure->set_in_reasoning(in_reasoning);
+  structure->set_reasoning_begin(std::string(marks.begin));
+  structure->set_reasoning_end(std::string(marks.end));
+  structure->set_in_reasoning(in_reasoning);
+  if (budget.has_value()) structure->set_reasoning_budget(static_cast<int32_t>(*budget));
 }
 
 }  // namespace baton::router

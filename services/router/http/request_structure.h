@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/tokenizer/chat/output/call_grammar.h"
 #include "common/tokenizer/chat/output/output_format.h"
+#include "common/tokenizer/chat/output/tool_call.h"
 #include "proto/baton/v1/common.pb.h"
 #include "services/router/gateway.h"
 #include "services/router/http/json_input.h"
@@ -32,16 +33,18 @@ struct CallRules {
 };
 
 // From tools that CheckTools has accepted, and tool_choice: a forced call, or strict functions.
-// `body`: the text of `fields`.
-absl::StatusOr<CallRules> ReadCallRules(std::string_view body, const Fields& fields, bool parallel);
+// `body`: the text of `fields`; `offered`: what ReadOfferedTools says of them.
+absl::StatusOr<CallRules> ReadCallRules(std::string_view body, const Fields& fields,
+                                        const chat::OfferedTools& offered, bool parallel);
 
 // Has `call` keep to the rules, unless it keeps to a response_format and no call is forced.
 // INVALID_ARGUMENT if both are asked for, or the model's format cannot be constrained; strict
 // functions alone get a warning then.
 absl::Status ApplyCallRules(const CallRules& rules, chat::ToolFormat format, GenerateCall& call);
 
-// Lets reasoning stand before what the text must be.
-void AllowReasoning(chat::ReasoningFormat format, bool in_reasoning, GenerateCall& call);
+// Lets reasoning stand before what the text must be, or bounds it by `budget` tokens.
+void AllowReasoning(chat::ReasoningFormat format, bool in_reasoning, std::optional<int64_t> budget,
+                    GenerateCall& call);
 
 }  // namespace baton::router
 

@@ -1,5 +1,6 @@
 #include "services/router/http/responses_answer.h"
 
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
+#include "services/router/http/openai_format.h"
 #include "services/router/http/respond.h"
 
 namespace baton::router {
@@ -35,12 +37,12 @@ ItemNames NamesOf(Kind kind) {
   return {"", "", "", ""};
 }
 
-Json PartJson(Kind kind, const std::string& text) {
-  if (kind == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
+Json PartJson(const AnswerBlock& block) {
+  if (block.kind == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", block.text}};
   return {{"type", "output_text"},
-          {"text", text},
+          {"text", block.text},
           {"annotations", Json::array()},
-          {"logprobs", Json::array()}};
+          {"logprobs", TokenLogprobs(block.tokens)}};
 }
 
 Json UsageJson(const v1::Usage& usage) {
@@ -115,8 +117,7 @@ class ResponseShape {
   // The item of a block, with the text that it has by then.
   Json Item(size_t index, const AnswerBlock& block, const std::string& status) const {
     Json item = {{"id", ItemId(index, block.kind)}, {"status", status}};
-    const Json parts =
-        status == "in_progress" ? Json::array() : Json::array({PartJson(block.kind, block.text)});
+    const Json parts = status == "in_progress" ? Json::array() : Json::array({PartJson(block)});
     switch (block.kind) {
       case Kind::kReasoning:
         item.update({{"type", "reasoning"},
@@ -171,26 +172,26 @@ class ResponseStream : public BlockForm {
          {{"output_index", index}, {"item", shape_.Item(index, block, "in_progress")}});
     if (kind_ == Kind::kCall) return;
     Json part = At(index);
-    part["part"] = PartJson(kind_, "");
+    part["part"] = PartJson({kind_});
     Send("response.content_part.added", std::move(part));
   }
 
-  void OnText(size_t index, const std::string& added) override {
+  void OnText(size_t index, const std::string& added, std::span<const TokenPiece> tokens) override {
     Json delta = At(index);
     delta["delta"] = added;
-    if (kind_ == Kind::kText) delta["logprobs"] = Json::array();
+    if (kind_ == Kind::kText) delta["logprobs"] = TokenLogprobs(tokens);
     Send(NamesOf(kind_).delta, std::move(delta));
   }
 
   void OnBlockEnd(size_t index, const AnswerBlock& block, bool complete) override {
     Json done = At(index);
     done[NamesOf(kind_).text] = block.text;
-    if (kind_ == Kind::kText) done["logprobs"] = Json::array();
+    if (kind_ == Kind::kText) done["logprobs"] = TokenLogprobs(block.tokens);
     if (kind_ == Kind::kCall) done["name"] = block.name;
     Send(NamesOf(kind_).done, std::move(done));
     if (kind_ != Kind::kCall) {
       Json part = At(index);
-      part["part"] = PartJson(kind_, block.text);
+      part["part"] = PartJson(block);
       Send("response.content_part.done", std::move(part));
     }
     Send("response.output_item.done",

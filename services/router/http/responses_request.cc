@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/tokenizer/chat/jinja/json.h"
+#include "services/router/http/request_sampling.h"
 #include "services/router/http/responses_items.h"
 
 namespace baton::router {
@@ -16,13 +17,12 @@ namespace {
 constexpr char kNothingKept[] = "no response is kept; send the whole conversation as input";
 
 const FieldTable& ResponsesFields() {
-  static const auto* table = new FieldTable{
+  static const auto* table = new FieldTable(FieldTable{
       "/v1/responses",
       {"model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls",
-       "max_output_tokens", "temperature", "top_p", "reasoning", "text", "stream", "include",
+       "max_output_tokens", "reasoning", "text", "stream", "include", "top_logprobs",
        // Baton's, as in chats.
-       "top_k", "min_p", "seed", "ignore_eos", "min_tokens", "timeout", "cache_salt", "priority",
-       "request_id", "chat_template_kwargs"},
+       "timeout", "cache_salt", "priority", "request_id", "chat_template_kwargs"},
       {"metadata", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
        "prompt_cache_options", "service_tier", "stream_options", "client_metadata"},
       {{"store", {false}, kNothingKept},
@@ -32,12 +32,12 @@ const FieldTable& ResponsesFields() {
        {"prompt", {}, "no prompt is kept; use instructions and input"},
        {"truncation", {"disabled"}, ""},
        {"max_tool_calls", {}, "tools run at the client"},
-       {"top_logprobs", {0}, "use /v1/chat/completions"},
        {"context_management", {Json::array()}, ""},
        {"max_tokens", {}, "use max_output_tokens"},
        {"messages", {}, "use input"},
        {"reasoning_effort", {}, "use reasoning.effort"},
-       {"response_format", {}, "use text.format"}}};
+       {"response_format", {}, "use text.format"}}}
+                                                .With(SharedSamplingNames()));
   return *table;
 }
 const FieldTable& ReasoningFields() {
@@ -87,9 +87,9 @@ class ResponsesReader {
     }
     chat.renames().Add("messages", "input");
     BATON_RETURN_IF_ERROR(AddInput(fields_, unknown_, warnings, chat));
-    chat.Copy(fields_, {"model", "stream", "temperature", "top_p", "top_k", "min_p", "seed",
-                        "ignore_eos", "min_tokens", "timeout", "cache_salt", "priority",
-                        "request_id", "chat_template_kwargs", "parallel_tool_calls"});
+    chat.Copy(fields_, SharedSamplingNames());
+    chat.Copy(fields_, {"model", "stream", "timeout", "cache_salt", "priority", "request_id",
+                        "chat_template_kwargs", "parallel_tool_calls"});
     if (const Json* limit = fields_.Find("max_output_tokens")) {
       chat.Set("max_completion_tokens", *limit, "max_output_tokens");
     }
@@ -118,15 +118,17 @@ class ResponsesReader {
     return object;
   }
 
-  // Most of it is of tools that do not run here. Reasoning is told as it is, never encrypted.
+  // Most of it is of tools that do not run here. Reasoning is told as it is, never encrypted. Who
+  // asks for alternatives wants the log-probabilities too.
   absl::Status ReadInclude() {
     BATON_ASSIGN_OR_RETURN(const auto names, fields_.Strings("include"));
     for (const std::string& name : names.value_or(std::vector<std::string>())) {
-      if (name != "message.output_text.logprobs") continue;
-      return InvalidField("include", absl::StrCat(name,
-                                                  " is not supported by this server; "
-                                                  "/v1/chat/completions has logprobs"));
+      if (name == "message.output_text.logprobs") chat.Set("logprobs", true, "include");
     }
+    BATON_ASSIGN_OR_RETURN(const auto top, fields_.Integer("top_logprobs"));
+    if (top.value_or(0) == 0) return absl::OkStatus();
+    chat.Set("logprobs", true, "include");
+    chat.Set("top_logprobs", *top, "top_logprobs");
     return absl::OkStatus();
   }
 

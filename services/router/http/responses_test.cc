@@ -69,7 +69,7 @@ TEST_F(ResponsesTest, AResponseHasItemsInTheirOrder) {
 
 TEST_F(ResponsesTest, ACutOffAnswerIsIncomplete) {
   const auto exchange = Ask({{"max_output_tokens", 9}});
-  EXPECT_EQ(gateway_.calls.at(0).sampling.max_tokens, 9);
+  EXPECT_EQ(gateway_.calls.at(0).sampling.max_tokens(), 9);
   Finish("a", Finished(FinishReason::kLength));
   EXPECT_EQ(exchange->Body()["status"], "incomplete");
   EXPECT_EQ(exchange->Body()["incomplete_details"]["reason"], "max_output_tokens");
@@ -198,7 +198,7 @@ TEST_F(ResponsesTest, SettingsAreThoseOfChats) {
        {"tool_choice", "none"}});
   const GenerateCall& call = gateway_.calls.at(0);
   EXPECT_EQ(call.endpoint, Endpoint::kResponses);
-  EXPECT_EQ(call.sampling.top_p, 0.9);
+  EXPECT_FLOAT_EQ(call.sampling.top_p(), 0.9);
   EXPECT_EQ(Shown(gateway_.encoded_chat.variables)["reasoning_effort"], "low");
   EXPECT_TRUE(gateway_.encoded_chat.tools.IsUndefined());
   Ask({{"tools", {Tool("f")}}});
@@ -208,6 +208,40 @@ TEST_F(ResponsesTest, SettingsAreThoseOfChats) {
   Finish(std::string(kCall) + kCall);
   EXPECT_EQ(exchange->Body()["output"].size(), 1u);
   EXPECT_EQ(exchange->Body()["parallel_tool_calls"], false);
+}
+
+TEST_F(ResponsesTest, TellsLogProbabilitiesOfItsTextAlone) {
+  const auto piece = [](const std::string& text) {
+    TokenPiece token = Token(text, -0.5F);
+    return TextPiece{text, {token}};
+  };
+  const auto write = [&] {
+    for (const char* text : {"<think>", "Hm.", "</think>", "Two", "."}) {
+      gateway_.sinks.back()->OnTokens(piece(text));
+    }
+    gateway_.sinks.back()->OnFinished(Finished(FinishReason::kStop));
+  };
+  const auto exchange = Ask({{"include", {"message.output_text.logprobs"}}, {"top_logprobs", 2}});
+  EXPECT_TRUE(gateway_.calls.back().sampling.logprobs());
+  EXPECT_EQ(gateway_.calls.back().sampling.top_logprobs(), 2);
+  write();
+  const Json output = exchange->Body()["output"];
+  ASSERT_EQ(output.size(), 2u) << output;
+  const Json told = output[1]["content"][0]["logprobs"];
+  // The token of the mark stands before the text, whose first it may have been.
+  ASSERT_GE(told.size(), 2u) << told;
+  EXPECT_EQ(told[told.size() - 2]["token"], "Two");
+  EXPECT_EQ(told[told.size() - 1]["logprob"], -0.5);
+  const auto streamed = Ask({{"include", {"message.output_text.logprobs"}}, {"stream", true}});
+  write();
+  Json deltas = Json::array();
+  for (const Json& event : NamedEvents(*streamed)) {
+    if (event["type"] != "response.output_text.delta") continue;
+    for (const Json& token : event["logprobs"]) deltas.push_back(token);
+  }
+  EXPECT_EQ(deltas, told);
+  Ask();
+  EXPECT_FALSE(gateway_.calls.back().sampling.logprobs());
 }
 
 TEST_F(ResponsesTest, RefusesWithTheFieldNamed) {
@@ -238,7 +272,7 @@ TEST_F(ResponsesTest, RefusesWithTheFieldNamed) {
       {{{"background", true}}, "background"},
       {{{"truncation", "auto"}}, "truncation"},
       {{{"max_tool_calls", 3}}, "max_tool_calls"},
-      {{{"include", {"message.output_text.logprobs"}}}, "include"},
+      {{{"top_logprobs", "x"}}, "top_logprobs"},
       {{{"max_output_tokens", "x"}}, "max_output_tokens"},
       {{{"max_tokens", 3}}, "max_tokens"},
       {{{"tools", 3}}, "tools"},

@@ -187,8 +187,8 @@ void GenerationProbe::Ask(std::shared_ptr<HttpExchange> exchange) {
   GenerateCall call;
   call.request_id = absl::StrCat("health-", RandomHex(8));
   call.prompt = TokenIdsPrompt{0};
-  call.sampling.temperature = 0;
-  call.sampling.max_tokens = 1;
+  call.sampling.set_temperature(0);
+  call.sampling.set_max_tokens(1);
   call.timeout_ms = kProbeTimeoutMs;
   const auto submitted =
       gateway_.Submit(std::move(call), std::make_shared<Sink>(shared_from_this()));

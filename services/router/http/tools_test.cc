@@ -306,23 +306,23 @@ TEST_F(ToolsTest, RefusesToolsThatTheModelCannotUse) {
 TEST_F(ToolsTest, ForcedAndStrictCallsAreConstrained) {
   Json tool = Tool("get");
   Chat({{"tools", {tool, Tool("now")}}});
-  EXPECT_FALSE(gateway_.calls.at(0).sampling.structure.has_value());
+  EXPECT_FALSE(gateway_.calls.at(0).sampling.has_structure());
   Chat({{"tools", {tool, Tool("now")}}, {"tool_choice", "required"}});
-  const std::string forced = gateway_.calls.at(1).sampling.structure.value().ebnf();
+  const std::string forced = gateway_.calls.at(1).sampling.structure().ebnf();
   EXPECT_NE(forced.find("get"), std::string::npos);
   EXPECT_NE(forced.find("now"), std::string::npos);
   Chat({{"tools", {tool, Tool("now")}},
         {"tool_choice", {{"type", "function"}, {"function", {{"name", "get"}}}}}});
-  const std::string named = gateway_.calls.at(2).sampling.structure.value().ebnf();
+  const std::string named = gateway_.calls.at(2).sampling.structure().ebnf();
   EXPECT_EQ(named.find("now"), std::string::npos);
   tool["function"]["strict"] = true;
   Chat({{"tools", {tool}}});
-  EXPECT_TRUE(gateway_.calls.at(3).sampling.structure.has_value());
+  EXPECT_TRUE(gateway_.calls.at(3).sampling.has_structure());
   EXPECT_TRUE(gateway_.calls.at(3).warnings.empty());
   // Where no mark tells that a call begins, strictness is a wish.
   gateway_.format.tools = chat::ToolFormat::kLlama3;
   Chat({{"tools", {tool}}});
-  EXPECT_FALSE(gateway_.calls.at(4).sampling.structure.has_value());
+  EXPECT_FALSE(gateway_.calls.at(4).sampling.has_structure());
   EXPECT_EQ(gateway_.calls.at(4).warnings.size(), 1u);
 }
 

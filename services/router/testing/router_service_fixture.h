@@ -56,6 +56,7 @@ class RouterServiceTest : public ::testing::Test {
     config.max_context_tokens = 1024;
     config.lease_ms = 3'600'000;  // The fakes beat only when told.
     config.pairing_timeout_ms = pairing_timeout_ms;
+    config.policy = Policy::kLeastLoad;  // By turns while all are idle.
     auto chat = MakeChatTemplate("auto", *tokenizer);
     BATON_CHECK(chat.ok()) << chat.status();
     auto router = RouterService::Start(config, std::move(tokenizer), *std::move(chat));

@@ -2,6 +2,7 @@
 #ifndef COMMON_TOKENIZER_CHAT_OUTPUT_CALL_GRAMMAR_H_
 #define COMMON_TOKENIZER_CHAT_OUTPUT_CALL_GRAMMAR_H_
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,8 @@ namespace baton::chat {
 
 struct CallableTool {
   std::string name;
-  std::string schema;  // The JSON schema of its arguments.
+  std::string schema;  // The JSON schema of its arguments; empty: they may be any.
+  std::set<std::string> text_parameters;  // OfferedTool's.
 };
 
 struct CallDemand {
@@ -20,9 +22,9 @@ struct CallDemand {
   bool parallel = false;  // There may be several.
 };
 
-// In the notation of common/grammar/ebnf.h. UNIMPLEMENTED for a format whose calls are not JSON, or
-// which has no mark of a call where text may stand around them. What it allows OutputParser reads
-// as calls of these tools.
+// In the notation of common/grammar/ebnf.h. UNIMPLEMENTED for kNone, and for a format that has no
+// mark of a call where text may stand around them. What it allows OutputParser reads as calls of
+// these tools.
 absl::StatusOr<std::string> CallGrammar(ToolFormat format, const std::vector<CallableTool>& tools,
                                         CallDemand demand);
 

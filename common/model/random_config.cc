@@ -1,0 +1,121 @@
+#include "common/model/random_config.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "common/model/families/family.h"
+#include "common/model/model_config.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int RoundedUp(int value, int step) { return (value + step - 1) / step * step; }
+
+// With a head of 128 the ranks and rope of DeepSeek-V3; its first layer is dense, and one of its
+// experts is shared. Its experts are in as many as four groups of which half are kept.
+void AddDeepSeek(const RandomModelOptions& options, bool v3, Json& config) {
+  constexpr int kTile = 16;
+  config["num_key_value_heads"] = options.num_attention_heads;
+  config["qk_nope_head_dim"] = options.head_dim;
+  config["v_head_dim"] = options.head_dim;
+  config["qk_rope_head_dim"] = RoundedUp(options.head_dim / 2, kTile);
+  config["kv_lora_rank"] = RoundedUp(4 * options.head_dim, kTile);
+  config["q_lora_rank"] = v3 ? Json(RoundedUp(options.hidden_size / 4, kTile)) : Json(nullptr);
+  config["n_routed_experts"] = options.num_experts;
+  config["num_experts_per_tok"] = options.num_experts_per_tok;
+  config["moe_intermediate_size"] = options.moe_intermediate_size;
+  config["n_shared_experts"] = 1;
+  config["first_k_dense_replace"] = options.num_hidden_layers > 1 ? 1 : 0;
+  config["moe_layer_freq"] = 1;
+  config["scoring_func"] = v3 ? "sigmoid" : "softmax";
+  config["topk_method"] = v3 ? "noaux_tc" : "greedy";
+  config["norm_topk_prob"] = v3;
+  config["routed_scaling_factor"] = v3 ? 2.5 : 1.0;
+  if (!v3) return;
+  int groups = 4;
+  while (groups > 1 && (options.num_experts % groups != 0 || options.num_experts / groups < 2)) {
+    groups /= 2;
+  }
+  const bool half = options.num_experts_per_tok <= options.num_experts / 2 && groups > 1;
+  config["n_group"] = groups;
+  config["topk_group"] = half ? groups / 2 : groups;
+  config["rope_scaling"] = {
+      {"type", "yarn"},
+      {"factor", 4.0},
+      {"mscale", 1.0},
+      {"mscale_all_dim", 1.0},
+      {"beta_fast", 32},
+      {"beta_slow", 1},
+      {"original_max_position_embeddings", std::max(1, options.max_position_embeddings / 4)}};
+}
+
+// What only some families have. A class's own defaults are what config.json would say anyway.
+void AddFeatures(const RandomModelOptions& options, Json& config) {
+  const std::string_view name = options.architecture;
+  if (options.fp8) {
+    config["quantization_config"] = {{"quant_method", "fp8"},
+                                     {"fmt", "e4m3"},
+                                     {"activation_scheme", "dynamic"},
+                                     {"weight_block_size", {kFp8Block, kFp8Block}}};
+  }
+  if (name == kQwen3Moe.architecture) {
+    config["num_experts"] = options.num_experts;
+    config["num_experts_per_tok"] = options.num_experts_per_tok;
+    config["moe_intermediate_size"] = options.moe_intermediate_size;
+    config["norm_topk_prob"] = true;
+    config["decoder_sparse_step"] = options.decoder_sparse_step;
+    config["mlp_only_layers"] = options.mlp_only_layers;
+  }
+  if (name == kMixtral.architecture) {
+    config["num_local_experts"] = options.num_experts;
+    config["num_experts_per_tok"] = options.num_experts_per_tok;
+  }
+  if (name == kMixtral.architecture || name == kMistral.architecture) {
+    config["sliding_window"] =
+        options.sliding_window > 0 ? Json(options.sliding_window) : Json(nullptr);
+  }
+  if (name == kDeepSeekV2.architecture || name == kDeepSeekV3.architecture) {
+    AddDeepSeek(options, name == kDeepSeekV3.architecture, config);
+  }
+  if (!options.biases) return;
+  config["attention_bias"] = true;
+  if (name == kLlama.architecture) config["mlp_bias"] = true;
+}
+
+}  // namespace
+
+Json RandomConfig(const RandomModelOptions& options) {
+  const Family* family = FindFamily(options.architecture);
+  Json config = {{"architectures", Json::array({options.architecture})}};
+  // An unknown architecture is refused when the result is parsed.
+  if (family != nullptr) config["model_type"] = family->model_type;
+  config["hidden_size"] = options.hidden_size;
+  config["intermediate_size"] = options.intermediate_size;
+  config["num_hidden_layers"] = options.num_hidden_layers;
+  config["num_attention_heads"] = options.num_attention_heads;
+  config["num_key_value_heads"] = options.num_key_value_heads;
+  AddFeatures(options, config);
+  config["head_dim"] = options.head_dim;
+  config["vocab_size"] = options.vocab_size;
+  config["max_position_embeddings"] = options.max_position_embeddings;
+  config["rms_norm_eps"] = 1e-6;
+  config["rope_theta"] = options.rope_theta;
+  config["hidden_act"] = "silu";
+  config["tie_word_embeddings"] = options.tie_word_embeddings;
+  config["torch_dtype"] = options.dtype == DType::kBF16  ? "bfloat16"
+                          : options.dtype == DType::kF16 ? "float16"
+                                                         : "float32";
+  if (options.llama3_rope_scaling) {
+    config["rope_scaling"] = {
+        {"rope_type", "llama3"},
+        {"factor", 8.0},
+        {"low_freq_factor", 1.0},
+        {"high_freq_factor", 4.0},
+        {"original_max_position_embeddings", std::max(1, options.max_position_embeddings / 4)}};
+  }
+  return config;
+}
+
+}  // namespace baton

@@ -1,0 +1,411 @@
+#include "common/tokenizer/pipeline_json.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "common/base/status.h"
+#include "common/base/strings.h"
+#include "common/tokenizer/words/unicode.h"
+#include "common/tokenizer/words/utf8.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kMaxSequence = 16;
+
+// What the ByteLevel pre-tokenizer splits by where use_regex is true: GPT-2's pattern, part of the
+// format.
+constexpr std::string_view kByteLevelPattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+// Members of a class and a class of PCRE2's: what Rust's `\w` and tokenizer.json's Punctuation
+// take.
+constexpr std::string_view kWordClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control})";
+constexpr std::string_view kPunctuation = R"([!-\x2f:-@\[-`{-~\p{P}])";
+
+// The elements of a component of type Sequence, which stand under `key`, and of those inside it;
+// else the component alone.
+absl::Status FlattenInto(const JsonReader& component, std::string_view key,
+                         std::vector<JsonReader>* flat) {
+  if (component["type"].value() != "Sequence") {
+    if (flat->size() == kMaxSequence) {
+      return component.Malformed(Concat("at most ", kMaxSequence, " elements"));
+    }
+    flat->push_back(component);
+    return absl::OkStatus();
+  }
+  BATON_RETURN_IF_ERROR(component.ExpectKeys({"type", key}));
+  const JsonReader elements = component[key];
+  BATON_RETURN_IF_ERROR(elements.ExpectArray());
+  // An empty sequence inside another costs nothing but depth, which the JSON parser bounds.
+  if (elements.size() > kMaxSequence) {
+    return elements.Malformed(Concat("at most ", kMaxSequence, " elements"));
+  }
+  for (size_t i = 0; i < elements.size(); ++i) {
+    BATON_RETURN_IF_ERROR(FlattenInto(elements[i], key, flat));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<JsonReader>> Flatten(const JsonReader& component, std::string_view key) {
+  std::vector<JsonReader> flat;
+  BATON_RETURN_IF_ERROR(FlattenInto(component, key, &flat));
+  return flat;
+}
+
+// {"Regex": ...} or {"String": ...}.
+absl::StatusOr<SplitRule> ReadPattern(const JsonReader& pattern) {
+  BATON_RETURN_IF_ERROR(pattern.ExpectKeys({"Regex", "String"}));
+  SplitRule rule;
+  const bool literal = !pattern["String"].IsNull();
+  const JsonReader text = pattern[literal ? "String" : "Regex"];
+  BATON_ASSIGN_OR_RETURN(rule.pattern, text.String());
+  if (rule.pattern.empty()) return text.Malformed("a text that isn't empty");
+  rule.syntax = literal ? SplitRule::Syntax::kLiteral : SplitRule::Syntax::kOniguruma;
+  return rule;
+}
+
+absl::StatusOr<NormalizerStep> ReadNormalizerStep(const JsonReader& element) {
+  using Kind = NormalizerStep::Kind;
+  static constexpr std::pair<std::string_view, Kind> kPlain[] = {
+      {"NFC", Kind::kNfc},
+      {"NFD", Kind::kNfd},
+      {"NFKC", Kind::kNfkc},
+      {"NFKD", Kind::kNfkd},
+      {"Lowercase", Kind::kLowercase},
+      {"StripAccents", Kind::kStripAccents}};
+  const JsonReader type = element["type"];
+  NormalizerStep step;
+  for (const auto& [name, kind] : kPlain) {
+    if (type.value() != name) continue;
+    step.kind = kind;
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type"}));
+    return step;
+  }
+  if (type.value() == "Strip") {
+    step.kind = Kind::kStrip;
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "strip_left", "strip_right"}));
+    BATON_ASSIGN_OR_RETURN(step.left, element["strip_left"].Bool());
+    BATON_ASSIGN_OR_RETURN(step.right, element["strip_right"].Bool());
+    return step;
+  }
+  if (type.value() == "Prepend") {
+    step.kind = Kind::kPrepend;
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "prepend"}));
+    BATON_ASSIGN_OR_RETURN(step.content, element["prepend"].String());
+    return step;
+  }
+  if (type.value() == "Replace") {
+    step.kind = Kind::kReplace;
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "pattern", "content"}));
+    BATON_ASSIGN_OR_RETURN(step.pattern, ReadPattern(element["pattern"]));
+    BATON_ASSIGN_OR_RETURN(step.content, element["content"].String());
+    return step;
+  }
+  if (type.value() == "Precompiled") {
+    step.kind = Kind::kCharsmap;
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "precompiled_charsmap"}));
+    const JsonReader table = element["precompiled_charsmap"];
+    BATON_ASSIGN_OR_RETURN(const std::string text, table.String());
+    if (!absl::Base64Unescape(text, &step.content)) return table.Malformed("base64");
+    return step;
+  }
+  return type.Unsupported(
+      "null, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace, Precompiled "
+      "and Sequence");
+}
+
+absl::StatusOr<SplitBehavior> ReadBehavior(const JsonReader& behavior) {
+  static constexpr std::pair<std::string_view, SplitBehavior> kNames[] = {
+      {"Isolated", SplitBehavior::kIsolated},
+      {"Removed", SplitBehavior::kRemoved},
+      {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
+      {"MergedWithNext", SplitBehavior::kMergedWithNext},
+      {"Contiguous", SplitBehavior::kContiguous}};
+  for (const auto& [name, value] : kNames) {
+    if (behavior.value() == name) return value;
+  }
+  return behavior.Unsupported(
+      "Isolated, Removed, MergedWithPrevious, MergedWithNext and Contiguous");
+}
+
+absl::Status ReadSplit(const JsonReader& split, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(split.ExpectKeys({"type", "pattern", "behavior", "invert"}));
+  BATON_ASSIGN_OR_RETURN(SplitRule rule, ReadPattern(split["pattern"]));
+  BATON_ASSIGN_OR_RETURN(rule.behavior, ReadBehavior(split["behavior"]));
+  BATON_ASSIGN_OR_RETURN(rule.invert, split["invert"].Bool(false));
+  spec->splits.push_back(std::move(rule));
+  return absl::OkStatus();
+}
+
+SplitRule PcreRule(std::string pattern, SplitBehavior behavior, bool invert = false) {
+  return {std::move(pattern), SplitRule::Syntax::kPcre2, behavior, invert};
+}
+
+absl::Status ReadDigits(const JsonReader& digits, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(digits.ExpectKeys({"type", "individual_digits"}));
+  BATON_ASSIGN_OR_RETURN(const bool individual, digits["individual_digits"].Bool(false));
+  spec->splits.push_back(
+      PcreRule("\\p{N}", individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+  return absl::OkStatus();
+}
+
+absl::Status ReadPunctuation(const JsonReader& punctuation, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(punctuation.ExpectKeys({"type", "behavior"}));
+  SplitRule rule = PcreRule(std::string(kPunctuation), SplitBehavior::kIsolated);
+  if (!punctuation["behavior"].IsNull()) {
+    BATON_ASSIGN_OR_RETURN(rule.behavior, ReadBehavior(punctuation["behavior"]));
+  }
+  spec->splits.push_back(std::move(rule));
+  return absl::OkStatus();
+}
+
+absl::Status ReadDelimiter(const JsonReader& split, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(split.ExpectKeys({"type", "delimiter"}));
+  BATON_ASSIGN_OR_RETURN(std::string delimiter, split["delimiter"].String());
+  if (delimiter.empty()) return split["delimiter"].Malformed("a character");
+  spec->splits.push_back(
+      {std::move(delimiter), SplitRule::Syntax::kLiteral, SplitBehavior::kRemoved, false});
+  return absl::OkStatus();
+}
+
+// Those without keys.
+absl::Status ReadPlainSplit(const JsonReader& element, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(element.ExpectKeys({"type"}));
+  const SplitRule spaces = PcreRule(Concat("[", kWhiteSpaceClass, "]"), SplitBehavior::kRemoved);
+  if (element["type"].value() == "Whitespace") {
+    // Runs of word characters and runs of what is neither word nor space are kept.
+    spec->splits.push_back(
+        PcreRule(Concat("[", kWordClass, "]+|[^", kWordClass, kWhiteSpaceClass, "]+"),
+                 SplitBehavior::kRemoved, /*invert=*/true));
+    return absl::OkStatus();
+  }
+  spec->splits.push_back(spaces);
+  if (element["type"].value() == "BertPreTokenizer") {
+    spec->splits.push_back(PcreRule(std::string(kPunctuation), SplitBehavior::kIsolated));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadByteLevel(const JsonReader& element, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(
+      element.ExpectKeys({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
+  BATON_ASSIGN_OR_RETURN(spec->add_prefix_space, element["add_prefix_space"].Bool());
+  BATON_ASSIGN_OR_RETURN(const bool use_regex, element["use_regex"].Bool(true));
+  if (use_regex) spec->byte_level_split = SplitRule{std::string(kByteLevelPattern)};
+  return absl::OkStatus();
+}
+
+absl::Status ReadMetaspaceKeys(const JsonReader& element, MetaspaceRule* rule) {
+  // "str_rep" and "add_prefix_space" are of older files.
+  BATON_RETURN_IF_ERROR(element.ExpectKeys(
+      {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"}));
+  BATON_ASSIGN_OR_RETURN(rule->replacement, element["replacement"].String());
+  if (CountCharacters(rule->replacement) != 1) {
+    return element["replacement"].Malformed("one character");
+  }
+  BATON_ASSIGN_OR_RETURN(const bool prefix, element["add_prefix_space"].Bool(true));
+  BATON_ASSIGN_OR_RETURN(rule->split, element["split"].Bool(true));
+  const JsonReader scheme = element["prepend_scheme"];
+  if (scheme.IsNull()) {
+    rule->prepend = prefix ? MetaspaceRule::Prepend::kAlways : MetaspaceRule::Prepend::kNever;
+  } else if (scheme.value() == "always") {
+    rule->prepend = MetaspaceRule::Prepend::kAlways;
+  } else if (scheme.value() == "first") {
+    rule->prepend = MetaspaceRule::Prepend::kFirst;
+  } else if (scheme.value() == "never") {
+    rule->prepend = MetaspaceRule::Prepend::kNever;
+  } else {
+    return scheme.Unsupported("always, first and never");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadDecoderStep(const JsonReader& element, DecoderRule* decoder) {
+  const JsonReader type = element["type"];
+  if (type.value() == "Replace" && !decoder->fused) {
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "pattern", "content"}));
+    BATON_ASSIGN_OR_RETURN(const SplitRule pattern, ReadPattern(element["pattern"]));
+    if (pattern.syntax != SplitRule::Syntax::kLiteral) {
+      return element["pattern"].Unsupported("a String");
+    }
+    BATON_ASSIGN_OR_RETURN(std::string content, element["content"].String());
+    decoder->replacements.emplace_back(pattern.pattern, std::move(content));
+    return absl::OkStatus();
+  }
+  if (type.value() == "ByteFallback" && !decoder->fused) {
+    decoder->byte_fallback = true;
+    return element.ExpectKeys({"type"});
+  }
+  if (type.value() == "Fuse") {
+    decoder->fused = true;
+    return element.ExpectKeys({"type"});
+  }
+  if (type.value() == "Strip" && decoder->fused) {
+    BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "content", "start", "stop"}));
+    const bool one_space = element["content"].value() == " " && element["start"].value() == 1 &&
+                           element["stop"].value() == 0;
+    if (!one_space) return element.Unsupported("one space at the start");
+    decoder->first = DecoderRule::First::kWithoutSpace;
+    return absl::OkStatus();
+  }
+  if (type.value() == "Metaspace" && !decoder->fused) {
+    MetaspaceRule rule;
+    BATON_RETURN_IF_ERROR(ReadMetaspaceKeys(element, &rule));
+    decoder->replacements.emplace_back(rule.replacement, " ");
+    if (rule.prepend != MetaspaceRule::Prepend::kNever) {
+      decoder->first = DecoderRule::First::kWithoutSpaces;
+    }
+    return absl::OkStatus();
+  }
+  return type.Unsupported(
+      "Metaspace, or Replace, ByteFallback, Fuse and Strip; ByteLevel where the pre-tokenizer is");
+}
+
+absl::Status AppendTemplateIds(const JsonReader& token, const JsonReader& special_tokens,
+                               std::vector<int32_t>* ids) {
+  BATON_ASSIGN_OR_RETURN(const std::string name, token["id"].String());
+  const JsonReader token_ids = special_tokens[name]["ids"];
+  BATON_RETURN_IF_ERROR(token_ids.ExpectArray());
+  if (token_ids.size() > kMaxSequence) {
+    return token_ids.Malformed(Concat("at most ", kMaxSequence, " ids"));
+  }
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    BATON_ASSIGN_OR_RETURN(const int32_t id, token_ids[i].Id(kMaxVocabSize));
+    ids->push_back(id);
+  }
+  return absl::OkStatus();
+}
+
+// A token before the text and one behind it: ["<s>", 0].
+absl::Status ReadAround(const JsonReader& processor, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(
+      processor.ExpectKeys({"type", "sep", "cls", "trim_offsets", "add_prefix_space"}));
+  for (const auto& [key, ids] :
+       {std::pair("cls", &spec->prefix_ids), std::pair("sep", &spec->suffix_ids)}) {
+    const JsonReader token = processor[key];
+    BATON_RETURN_IF_ERROR(token.ExpectArray());
+    if (token.size() != 2) return token.Malformed("a token and its id");
+    BATON_ASSIGN_OR_RETURN(const int32_t id, token[1].Id(kMaxVocabSize));
+    ids->push_back(id);
+  }
+  return absl::OkStatus();
+}
+
+// "single" is what stands around one text; "pair" is for two, which Baton never encodes.
+absl::Status ReadTemplate(const JsonReader& processor, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(processor.ExpectKeys({"type", "single", "pair", "special_tokens"}));
+  const JsonReader single = processor["single"];
+  BATON_RETURN_IF_ERROR(single.ExpectArray());
+  if (single.size() > kMaxSequence) {
+    return single.Malformed(Concat("at most ", kMaxSequence, " elements"));
+  }
+  bool seen_text = false;
+  for (size_t i = 0; i < single.size(); ++i) {
+    const JsonReader piece = single[i];
+    BATON_RETURN_IF_ERROR(piece.ExpectKeys({"SpecialToken", "Sequence"}));
+    if (!piece["SpecialToken"].IsNull()) {
+      BATON_RETURN_IF_ERROR(AppendTemplateIds(piece["SpecialToken"], processor["special_tokens"],
+                                              seen_text ? &spec->suffix_ids : &spec->prefix_ids));
+      continue;
+    }
+    if (seen_text || piece["Sequence"]["id"].value() != "A") {
+      return piece.Unsupported("one Sequence with id A");
+    }
+    seen_text = true;
+  }
+  return seen_text ? absl::OkStatus() : single.Malformed("one Sequence with id A");
+}
+
+}  // namespace
+
+absl::Status ReadNormalizer(const JsonReader& normalizer, TokenizerSpec* spec) {
+  if (normalizer.IsNull()) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const std::vector<JsonReader> elements,
+                         Flatten(normalizer, "normalizers"));
+  for (const JsonReader& element : elements) {
+    BATON_ASSIGN_OR_RETURN(NormalizerStep step, ReadNormalizerStep(element));
+    spec->normalizer.push_back(std::move(step));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadPreTokenizer(const JsonReader& pre_tokenizer, TokenizerSpec* spec) {
+  using Reader = absl::Status (*)(const JsonReader&, TokenizerSpec*);
+  static constexpr std::pair<std::string_view, Reader> kReaders[] = {
+      {"Split", ReadSplit},
+      {"Digits", ReadDigits},
+      {"Punctuation", ReadPunctuation},
+      {"CharDelimiterSplit", ReadDelimiter},
+      {"Whitespace", ReadPlainSplit},
+      {"WhitespaceSplit", ReadPlainSplit},
+      {"BertPreTokenizer", ReadPlainSplit}};
+  constexpr char kSupported[] =
+      "any number of Split, Digits, Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit "
+      "and BertPreTokenizer, and ByteLevel or Metaspace behind them";
+  if (pre_tokenizer.IsNull()) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const std::vector<JsonReader> elements,
+                         Flatten(pre_tokenizer, "pretokenizers"));
+  for (size_t i = 0; i < elements.size(); ++i) {
+    const JsonReader type = elements[i]["type"];
+    // It turns its input into bytes, so it must be last.
+    if (i + 1 == elements.size() && type.value() == "ByteLevel") {
+      spec->byte_level = true;
+      return ReadByteLevel(elements[i], spec);
+    }
+    if (i + 1 == elements.size() && type.value() == "Metaspace") {
+      return ReadMetaspaceKeys(elements[i], &spec->metaspace.emplace());
+    }
+    const auto* const reader =
+        std::find_if(std::begin(kReaders), std::end(kReaders),
+                     [&](const auto& entry) { return type.value() == entry.first; });
+    if (reader == std::end(kReaders)) return type.Unsupported(kSupported);
+    BATON_RETURN_IF_ERROR(reader->second(elements[i], spec));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadPostProcessor(const JsonReader& post_processor, TokenizerSpec* spec) {
+  if (post_processor.IsNull()) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const std::vector<JsonReader> elements,
+                         Flatten(post_processor, "processors"));
+  bool seen_template = false;
+  for (const JsonReader& element : elements) {
+    const JsonReader type = element["type"];
+    if (type.value() == "ByteLevel") continue;  // Only moves offsets, which Baton doesn't have.
+    const bool around = type.value() == "BertProcessing" || type.value() == "RobertaProcessing";
+    if (seen_template || (!around && type.value() != "TemplateProcessing")) {
+      return type.Unsupported(
+          "ByteLevel and one TemplateProcessing, BertProcessing or RobertaProcessing");
+    }
+    BATON_RETURN_IF_ERROR(around ? ReadAround(element, spec) : ReadTemplate(element, spec));
+    seen_template = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadDecoder(const JsonReader& decoder, TokenizerSpec* spec) {
+  BATON_RETURN_IF_ERROR(decoder.ExpectObject());
+  BATON_ASSIGN_OR_RETURN(const std::vector<JsonReader> elements, Flatten(decoder, "decoders"));
+  if (!spec->byte_level) {
+    for (const JsonReader& element : elements) {
+      BATON_RETURN_IF_ERROR(ReadDecoderStep(element, &spec->decoder));
+    }
+    return absl::OkStatus();
+  }
+  bool byte_level = false;
+  for (const JsonReader& element : elements) {
+    const JsonReader type = element["type"];
+    // Fuse only joins what is joined here anyway.
+    if (type.value() == "ByteLevel") {
+      byte_level = true;
+    } else if (!byte_level || type.value() != "Fuse") {
+      return type.Unsupported("ByteLevel, alone or before Fuse, as the pre-tokenizer is");
+    }
+  }
+  return byte_level ? absl::OkStatus() : decoder.Unsupported("ByteLevel");
+}
+
+}  // namespace baton

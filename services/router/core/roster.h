@@ -1,0 +1,142 @@
+// The chains and decode services that can serve now, each side by itself, by slots. Which of them
+// are connected makes the pairs; in a large cluster those are too many to list. Membership keeps
+// it, Pairing follows its changes.
+#ifndef SERVICES_ROUTER_CORE_ROSTER_H_
+#define SERVICES_ROUTER_CORE_ROSTER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "common/types/instance.h"
+#include "common/types/ticket.h"
+#include "services/router/core/pair.h"
+#include "services/router/core/worker_info.h"
+
+namespace baton::router {
+
+// Whom the processes of a chain or of a decode service have connected to.
+struct Reach {
+  struct Process {
+    uint64_t incarnation = 0;
+    uint64_t joined_version = 0;        // As Worker's.
+    uint64_t applied_version = 0;       // As Worker's.
+    std::vector<uint64_t> unconnected;  // As Worker's: in order.
+  };
+  // All processes together, so that most answers need no look at each.
+  struct Summary {
+    uint64_t last_joined = 0;
+    uint64_t first_applied = std::numeric_limits<uint64_t>::max();
+    bool unconnected = false;  // Some process names some.
+
+    // Certainly; if not, each process has to be asked.
+    bool Connects(const Summary& other) const {
+      return first_applied >= other.last_joined && other.first_applied >= last_joined &&
+             !unconnected && !other.unconnected;
+    }
+  };
+  std::vector<Process> processes;
+  Summary summary;
+
+  void Add(Process process);
+};
+
+// Whether each process of the one has connected to each of the other, and the other way round.
+bool Connected(const Reach& a, const Reach& b);
+
+// A chain, a decode service, or a colocated chain, which is both.
+struct Side {
+  Pair pair;  // What is known of one side alone; of a colocated chain all.
+  Reach reach;
+  int kv_heads = 1;
+  int decode_ranks = 1;  // Decode services.
+};
+
+// The pair of a chain that does not decode and a decode service. Pure.
+Pair Join(const Side& chain, const Side& decode);
+
+// One role's. A slot is its side's from the first Put to Remove.
+class SideTable {
+ public:
+  // The side can serve, from now on or as before, perhaps changed.
+  size_t Put(const GridName& name, Side side);
+  // The side cannot serve; it may again.
+  void Rest(const GridName& name);
+  // The side is gone.
+  void Remove(const GridName& name);
+
+  // Null: the slot's side cannot serve, or there is none.
+  const Side* At(size_t slot) const {
+    return slot < sides_.size() && sides_[slot].ready ? &sides_[slot].side : nullptr;
+  }
+  bool Gone(size_t slot) const { return slot >= sides_.size() || !sides_[slot].used; }
+  size_t slots() const { return sides_.size(); }
+  size_t ready() const { return ready_count_; }
+  // Over all that can serve; 0: there is none.
+  int64_t most_prompt() const { return Most(prompts_); }
+  int64_t most_context() const { return Most(contexts_); }
+  // The slots that have changed since the last call, in order.
+  std::vector<size_t> TakeChanged();
+
+ private:
+  struct Slot {
+    Side side;
+    bool used = false;
+    bool ready = false;
+  };
+  using Counts = std::map<int64_t, int>;  // How often each number occurs.
+
+  void CountOut(const Slot& slot);
+  static void Drop(Counts& counts, int64_t number);
+  static int64_t Most(const Counts& counts) { return counts.empty() ? 0 : counts.rbegin()->first; }
+
+  std::vector<Slot> sides_;
+  std::vector<size_t> free_;
+  std::map<GridName, size_t> slot_of_;
+  std::set<size_t> changed_;
+  Counts prompts_;
+  Counts contexts_;
+  size_t ready_count_ = 0;
+};
+
+struct Roster {
+  SideTable chains;  // Colocated ones too.
+  SideTable decodes;
+
+  // Whether chain and decode service may be a pair. Colocated chains are one by themselves.
+  bool MayPair(const Side& chain, const Side& decode) const {
+    return !chain.pair.colocated() && Connected(chain.reach, decode.reach);
+  }
+  // Calls `visit(chain slot, decode slot)` for every pair until it returns false; of a colocated
+  // chain with its own slot twice.
+  template <typename Visit>
+  void VisitPairs(Visit visit) const;
+  // Pairs that can serve.
+  size_t CountPairs() const;
+  bool HasPair() const;
+};
+
+template <typename Visit>
+void Roster::VisitPairs(Visit visit) const {
+  for (size_t chain = 0; chain < chains.slots(); ++chain) {
+    const Side* side = chains.At(chain);
+    if (side == nullptr) continue;
+    if (side->pair.colocated()) {
+      if (!visit(chain, chain)) return;
+      continue;
+    }
+    for (size_t decode = 0; decode < decodes.slots(); ++decode) {
+      const Side* other = decodes.At(decode);
+      if (other == nullptr || !MayPair(*side, *other)) continue;
+      if (!visit(chain, decode)) return;
+    }
+  }
+}
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_CORE_ROSTER_H_
