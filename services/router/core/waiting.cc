@@ -23,7 +23,6 @@ absl::Status RouterCore::State::NoPair(const std::string& what_happened) const {
 
 absl::Status RouterCore::State::WhyNone(absl::Status status, uint32_t version) {
   if (!absl::IsNotFound(status) || version == 0) return status;
-  Covered<"router: all pairs are too old for a request">();
   return WithLeg(absl::UnavailableError(absl::StrCat(
                      "structured output and bounds of reasoning need workers of protocol version ",
                      version, ", and all that are ready are of an older one; try again when they ",
