@@ -43,7 +43,8 @@ TEST_F(RouterServiceTest, StreamsAWholeAnswer) {
   EXPECT_EQ(sampling.max_tokens(), 50);
   EXPECT_EQ(prefill.starts[0].sampling().seed(), sampling.seed());
   EXPECT_EQ(prefill.starts[0].fixed_prompt_token_ids_size(), decode.reserves[0].prompt_tokens());
-  EXPECT_EQ(decode.reserves[0].prompt_token_ids_size(), 0) << "no penalty looks at them";
+  EXPECT_EQ(decode.reserves[0].prompt_token_ids_size(), decode.reserves[0].prompt_tokens())
+      << "decode looks up by them what it keeps";
   EXPECT_EQ(decode.reserves[0].writers_size(), 1);
   EXPECT_EQ(prefill.starts[0].ticket().generation(), 1);
 }
