@@ -29,6 +29,8 @@ inline constexpr uint32_t kStructureVersion = 6;
 inline constexpr uint32_t kFirstPageVersion = 7;
 // The first whose workers keep reasoning to TextStructure.reasoning_budget.
 inline constexpr uint32_t kReasoningBudgetVersion = 7;
+// The first whose workers go on with a text that others began (SamplingParams.drawn_tokens).
+inline constexpr uint32_t kResumeVersion = 7;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {

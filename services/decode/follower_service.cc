@@ -113,7 +113,6 @@ links::MemberLink::Callbacks FollowerService::LinkCallbacks() {
   };
   callbacks.describe = [this](v1::LinkReady& ready) {
     ready.set_newest_generation(core_.newest_generation());
-    ready.set_protocol_version(kProtocolVersion);
   };
   callbacks.read = [this](const v1::LinkRequest& request) {
     if (!request.has_order()) {

@@ -33,4 +33,4 @@ def test_every_field_has_an_http_name_or_a_reader_of_its_own():
     assert "min_p" in fields and len(fields) >= 18
     reader = (ROOT / "services/router/http/request_sampling.cc").read_text(encoding="utf-8")
     named = set(re.findall(r'^      \{"(\w+)", \{"', reader, re.MULTILINE))
-    assert fields - named == {"logprobs", "top_logprobs", "prompt_logprobs", "structure"}
+    assert fields - named == {"logprobs", "top_logprobs", "prompt_logprobs", "structure", "drawn_tokens"}

@@ -95,7 +95,6 @@ struct RanksJoined {
   // The newest generation that a follower was granted, by former incarnations of rank 0 too. A late
   // message for an old grant must not be taken for a new grant's.
   uint64_t newest_generation = 0;
-  bool knows_first_page = true;  // All of them; nothing is cached until the ranks part if not.
 };
 // A rank is lost, and with it a part of every request's KV: all requests end with this status.
 // A rank that is linked again holds none of their KV.

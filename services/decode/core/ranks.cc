@@ -48,7 +48,7 @@ void DecodeCore::State::On(const RanksJoined& event) {
   pool = BlockPool(page_count);
   ++page_changes;
   tree.reset();  // Followers hold nothing any more.
-  if (limits.caches && event.knows_first_page) tree.emplace(limits.layout.page_size);
+  if (limits.caches) tree.emplace(limits.layout.page_size);
   last_generation = std::max(last_generation, event.newest_generation);
 }
 

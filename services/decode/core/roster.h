@@ -1,6 +1,5 @@
 // What rank 0 learns of its followers while their links are made, until all are there: their
-// instances, the generation that its own must exceed, and what all of them know. Plain; for the
-// shell of the links.
+// instances, and the generation that its own must exceed. Plain; for the shell of the links.
 #ifndef SERVICES_DECODE_CORE_ROSTER_H_
 #define SERVICES_DECODE_CORE_ROSTER_H_
 
@@ -19,26 +18,21 @@ class Roster {
   // An epoch of these ranks begins, rank 0's own first.
   void Begin(const std::vector<KvWriter>& ranks) {
     followers_.clear();
-    oldest_version_ = kProtocolVersion;
     for (size_t i = 1; i < ranks.size(); ++i) followers_.push_back(ranks[i].instance);
   }
 
   // A follower is ready, and has had grants up to this generation. That counts in all later epochs
   // too, for KV of those grants may still be under way to it when another rank is replaced.
-  void Ready(uint64_t newest_generation, uint32_t protocol_version) {
+  void Ready(uint64_t newest_generation) {
     newest_generation_ = std::max(newest_generation_, newest_generation);
-    oldest_version_ = std::min(oldest_version_, protocol_version);
   }
 
   // All are; `page_count` is the smallest of theirs.
-  RanksJoined Joined(int page_count) const {
-    return {followers_, page_count, newest_generation_, oldest_version_ >= kFirstPageVersion};
-  }
+  RanksJoined Joined(int page_count) const { return {followers_, page_count, newest_generation_}; }
 
  private:
-  std::vector<InstanceRef> followers_;          // In the epoch that was begun last.
-  uint64_t newest_generation_ = 0;              // The newest any of them has had.
-  uint32_t oldest_version_ = kProtocolVersion;  // The oldest protocol that one speaks.
+  std::vector<InstanceRef> followers_;  // In the epoch that was begun last.
+  uint64_t newest_generation_ = 0;      // The newest any of them has had.
 };
 
 }  // namespace baton::decode

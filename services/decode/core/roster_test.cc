@@ -20,26 +20,14 @@ TEST(RosterTest, KnowsTheNewestGenerationOfAllThatWereEverReady) {
   Roster roster;
   EXPECT_EQ(roster.Joined(40).newest_generation, 0U);
   roster.Begin({Rank("a", 0), Rank("b", 1), Rank("c", 2)});
-  roster.Ready(9, kProtocolVersion);
-  roster.Ready(4, kProtocolVersion);
+  roster.Ready(9);
+  roster.Ready(4);
   EXPECT_EQ(roster.Joined(40).newest_generation, 9U);
   // Another process in b's place has had none; what was sent to b's peers is not forgotten.
   roster.Begin({Rank("a", 0), Rank("d", 1), Rank("c", 2)});
-  roster.Ready(0, kProtocolVersion);
-  roster.Ready(4, kProtocolVersion);
+  roster.Ready(0);
+  roster.Ready(4);
   EXPECT_EQ(roster.Joined(40).newest_generation, 9U);
-}
-
-TEST(RosterTest, KnowsWhetherAllKnowTheFirstPage) {
-  Roster roster;
-  roster.Begin({Rank("a", 0), Rank("b", 1), Rank("c", 2)});
-  roster.Ready(0, kProtocolVersion);
-  roster.Ready(0, kFirstPageVersion - 1);
-  EXPECT_FALSE(roster.Joined(40).knows_first_page);
-  roster.Begin({Rank("a", 0), Rank("b", 1), Rank("d", 2)});
-  roster.Ready(0, kProtocolVersion);
-  roster.Ready(0, kFirstPageVersion);
-  EXPECT_TRUE(roster.Joined(40).knows_first_page);
 }
 
 }  // namespace

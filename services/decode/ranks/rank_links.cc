@@ -42,7 +42,7 @@ links::ChainWiring::Callbacks RankLinks::Callbacks() {
     return absl::OkStatus();
   };
   callbacks.on_ready = [this](int, const v1::LinkReady& ready) {
-    roster_.Ready(ready.newest_generation(), ready.protocol_version());
+    roster_.Ready(ready.newest_generation());
     return absl::OkStatus();
   };
   callbacks.on_up = [this](uint64_t, int page_count) {

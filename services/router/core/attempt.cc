@@ -86,8 +86,8 @@ void RouterCore::State::Begin(Transaction& txn, Choice choice) {
     return Emit(StartGeneration{txn.attempt.id, txn.call_id, begun.chain.stage0, begun.chain.stages,
                                 txn.deadline_us, txn.max_tokens});
   }
-  Emit(Reserve{txn.attempt.id, txn.call_id, txn.attempt.pair.decode, txn.attempt.pair.writers,
-               txn.deadline_us, txn.max_tokens});
+  Emit(Reserve{txn.attempt.id, txn.call_id, begun.decode, begun.writers, txn.deadline_us,
+               txn.max_tokens, begun.protocol_version});
 }
 
 // Ends both legs, the one that failed too: an error of a call does not prove that the far side has

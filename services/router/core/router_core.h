@@ -181,7 +181,8 @@ struct Reserve {
   InstanceRef decode;
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
-  int max_tokens = 0;  // The call's, or with `clip` as many as there is room for.
+  int max_tokens = 0;             // The call's, or with `clip` as many as there is room for.
+  uint32_t protocol_version = 0;  // That all of the pair's workers speak.
 };
 struct OpenStream {
   uint64_t attempt_id = 0;

@@ -1,6 +1,5 @@
 #include "services/router/legs/legs.h"
 
-#include <algorithm>
 #include <chrono>
 #include <span>
 #include <utility>
@@ -167,13 +166,7 @@ void Legs::Reserve(const router::Reserve& action, const LegRequest& request) {
   const auto call = MakeCall<Unary<v1::ReserveRequest, v1::ReserveResponse>>(*begin, request.trace);
   call->request.set_attempt_id(attempt_id);
   call->request.set_prompt_tokens(static_cast<int32_t>(request.prompt_ids.size()));
-  const auto knows_first_page = [this](const InstanceRef& worker) {
-    return callbacks_.contact_of(worker).protocol_version >= kFirstPageVersion;
-  };
-  const bool uses_cache =
-      knows_first_page(action.decode) &&
-      std::all_of(action.writers.begin(), action.writers.end(),
-                  [&](const KvWriter& writer) { return knows_first_page(writer.instance); });
+  const bool uses_cache = action.protocol_version >= kFirstPageVersion;
   if (uses_cache) {
     call->request.set_uses_cache(true);
     call->request.set_cache_salt(request.cache_salt);
