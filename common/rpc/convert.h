@@ -7,6 +7,7 @@
 #include <google/protobuf/repeated_field.h>
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -61,7 +62,7 @@ inline const google::protobuf::RepeatedField<int32_t>& PromptIds(const v1::Start
 }
 
 // `protocol_version`: the newest that the reader speaks.
-inline void SetPromptIds(const std::vector<int32_t>& ids, uint32_t protocol_version,
+inline void SetPromptIds(std::span<const int32_t> ids, uint32_t protocol_version,
                          v1::StartRequest& request) {
   auto& field = protocol_version >= kFixedPromptIdsVersion
                     ? *request.mutable_fixed_prompt_token_ids()

@@ -25,6 +25,7 @@ enum class Metric {
   kPromptTokensTotal,
   kGenerationTokensTotal,
   kRequestRetriesTotal,
+  kRequestResumesTotal,
   kWorkerRefusalsTotal,
   kRetryBudgetExhaustedTotal,
   // Load.
@@ -150,6 +151,7 @@ inline constexpr const char* kWorkerStates[] = {"loading", "ready", "draining", 
 inline constexpr const char* kDrainCauses[] = {"refused", "handed_back", "time_over", "worker",
                                                "other"};
 inline constexpr const char* kChoices[] = {"cached", "passed_over", "uncached", "other"};
+inline constexpr const char* kResumeOutcomes[] = {"continued", "diverged", "other"};
 inline constexpr const char* kHttpRefusals[] = {"connections", "body_memory", "other"};
 // SpanFate of common/tracing/span.h.
 inline constexpr const char* kSpanFates[] = {"exported", "queue_full", "failed", "other"};
@@ -167,6 +169,7 @@ inline constexpr MetricLabel kWorkerLabels[] = {{"worker_role", kWorkerRoles},
                                                 {"state", kWorkerStates}};
 inline constexpr MetricLabel kDrainLabels[] = {{"cause", kDrainCauses}};
 inline constexpr MetricLabel kChoiceLabels[] = {{"prediction", kChoices}};
+inline constexpr MetricLabel kResumeLabels[] = {{"outcome", kResumeOutcomes}};
 inline constexpr MetricLabel kHttpRefusalLabels[] = {{"reason", kHttpRefusals}};
 inline constexpr const char* kPlanKinds[] = {"prefill", "decode", "mixed", "other"};
 inline constexpr MetricLabel kPlanLabels[] = {{"kind", kPlanKinds}};
@@ -247,9 +250,13 @@ inline constexpr MetricInfo kTable[] = {
      "Tokens generated: sent to clients by the router, drawn by decode or a colocated chain.",
      kR | kP | kD},
     {Metric::kRequestRetriesTotal, "baton_request_retries_total", kCounter, "retries",
-     "Requests started again before their first token, by leg and reason: the leg failed "
-     "(failure), was full (overload), or drains (drain).",
+     "Requests begun again on other workers, before or after their first token, by leg and reason: "
+     "the leg failed (failure), was full (overload), or drains (drain).",
      kR, kRetryLabels},
+    {Metric::kRequestResumesTotal, "baton_request_resumes_total", kCounter, "resumes",
+     "Texts that other workers were to go on with, by the token that they drew first: the last one "
+     "that the client has (continued), or another, which ends the request (diverged).",
+     kR, kResumeLabels},
     {Metric::kWorkerRefusalsTotal, "baton_worker_refusals_total", kCounter, "refusals",
      "Attempts that a worker refused because its queue was full, by leg.", kR, kLegLabels},
     {Metric::kRetryBudgetExhaustedTotal, "baton_retry_budget_exhausted_total", kCounter, "retries",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,7 +59,9 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
   BATON_ASSIGN_OR_RETURN(
       auto sampler, TokenSampler::Create(request.sampling(), options_.eos_ids, options_.vocab_size,
                                          options_.constraints));
-  BATON_RETURN_IF_ERROR(CheckPrompt(request, sampler.params().NeedsPrompt()));
+  const bool goes_on = sampler.drawn_tokens() > 0 && sampler.params().NeedsHistory();
+  BATON_RETURN_IF_ERROR(CheckPrompt(request, sampler.params().NeedsPrompt() || goes_on));
+  BATON_RETURN_IF_ERROR(sampler.CheckDrawn(request.prompt_tokens()));
   if (request.writers_size() > kMaxWriters) {
     return InvalidField("writers", absl::StrCat(request.writers_size(), " are too many"));
   }
@@ -81,8 +84,11 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
     event.tokens = std::make_shared<const std::vector<int32_t>>(ids);
     event.cache_salt = request.cache_salt();
   }
-  if (reservation.sampling->sampler.params().NeedsPrompt()) {
-    reservation.sampling->history.SetPrompt(std::move(ids));
+  SequenceSampling& sampling = *reservation.sampling;
+  const auto drawn = static_cast<size_t>(sampling.sampler.drawn_tokens());
+  if (goes_on) sampling.drawn.assign(ids.end() - static_cast<std::ptrdiff_t>(drawn), ids.end());
+  if (sampling.sampler.params().NeedsPrompt()) {
+    sampling.history.SetPrompt(std::span(ids).first(ids.size() - drawn));
   }
   return reservation;
 }

@@ -25,6 +25,10 @@ void StepRunner::Run(Job job) {
     row.prefix_length = sequence.position;
     row.pages = sequence.pages;
     row.draw = sampling.sampler.DrawOf(sequence.generated, &sampling.history);
+    if (sequence.generated == 1 && !sampling.drawn.empty()) {
+      sampling.drawn.push_back(sequence.token);
+      row.draw->resumed = sampling.drawn;
+    }
   }
   submissions_.Submit(std::move(step), [this, kept](StepResult result) {
     StepFinished finished{kept->step.step, std::move(result.status), {}};

@@ -20,6 +20,9 @@ struct SequenceSampling {
   // Holds the prompt's tokens if the sampler needs them. The executor owns it from the first step
   // on: every step feeds the token before, so none is missed.
   TokenHistory history;
+  // What an earlier attempt has drawn, if the sampler needs it. The first step adds it to the
+  // history, with the first token of this attempt.
+  std::vector<int32_t> drawn = {};
 };
 
 class StepRunner {

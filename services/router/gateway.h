@@ -110,6 +110,7 @@ struct Outcome {
   std::string chain_id;
   std::string decode_instance;
   int attempts = 1;
+  int resumes = 0;
   std::vector<std::string> warnings;  // What was done otherwise than asked, for people.
 };
 

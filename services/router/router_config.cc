@@ -69,6 +69,7 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
   config.max_requests = static_cast<int>(options.max_concurrent_streams());
   config.max_waiting = static_cast<int>(options.max_queued_requests());
   config.pairing_timeout_ms = options.pairing_timeout_ms();
+  config.max_resumes = static_cast<int>(options.max_resumes());
   config.heartbeat_interval_ms = options.heartbeat_interval_ms();
   config.lease_ms = options.lease_ms();
   config.log_requests = options.log_requests() != "off";

@@ -50,6 +50,7 @@ struct RouterConfig {
   int max_requests = 4096;
   int max_waiting = 4096;  // Requests in flight that wait for a pair.
   int64_t pairing_timeout_ms = 10'000;
+  int max_resumes = 2;
   int64_t heartbeat_interval_ms = 500;
   int64_t lease_ms = 2000;
   bool log_requests = true;

@@ -109,6 +109,10 @@ void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& w
           last_.leases_expired_total, {});
   advance(Metric::kAccountingErrorsTotal, load.accounting_errors_total,
           last_.accounting_errors_total, {});
+  advance(Metric::kRequestResumesTotal, load.resumes.continued_total, last_.resumes.continued_total,
+          {"continued"});
+  advance(Metric::kRequestResumesTotal, load.resumes.diverged_total, last_.resumes.diverged_total,
+          {"diverged"});
   const PredictionCounts& now = load.predictions;
   const PredictionCounts& before = last_.predictions;
   const Metric choices = Metric::kRouterChoicesTotal;

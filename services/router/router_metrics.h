@@ -32,6 +32,7 @@ struct RequestEnd {
   std::string chain_id;   // The last attempt's; empty if none was paired.
   std::string decode_instance;
   int attempts = 0;
+  int resumes = 0;
 };
 
 const char* EndpointName(Endpoint endpoint);

@@ -37,6 +37,7 @@ RouterLimits MakeLimits(const RouterConfig& config, uint64_t incarnation) {
   limits.pairing_timeout_us = config.pairing_timeout_ms * 1000;
   limits.membership.pair_grace_us = limits.pairing_timeout_us;
   limits.max_requests = config.max_requests;
+  limits.max_resumes = config.max_resumes;
   limits.policy = config.policy;
   limits.membership.lease_us = config.lease_ms * 1000;
   return limits;

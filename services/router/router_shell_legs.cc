@@ -7,6 +7,16 @@
 #include "services/router/router_shell.h"
 
 namespace baton::router {
+namespace {
+
+LegRequest LegRequestOf(const Session& session, int drawn_tokens,
+                        const tracing::TraceContext& trace) {
+  const SessionRequest& request = session.request();
+  return {session.ToRead(drawn_tokens), drawn_tokens,     request.sampling,
+          request.cache_salt,           request.priority, trace};
+}
+
+}  // namespace
 
 Session* RouterShell::BeginAttempt(uint64_t call_id, uint64_t attempt_id, int max_tokens,
                                    int64_t now_us) {
@@ -23,9 +33,8 @@ void RouterShell::Perform(Reserve& action) {
   const int64_t now_us = NowUs();
   Session* session = BeginAttempt(action.call_id, action.attempt_id, action.max_tokens, now_us);
   if (session == nullptr) return;
-  legs_->Reserve(action, {session->request().prompt_ids, session->request().sampling,
-                          session->request().cache_salt, session->request().priority,
-                          session->trace().BeginReserve(action, now_us)});
+  const tracing::TraceContext trace = session->trace().BeginReserve(action, now_us);
+  legs_->Reserve(action, LegRequestOf(*session, action.drawn_tokens, trace));
 }
 
 void RouterShell::Perform(OpenStream& action) {
@@ -39,20 +48,20 @@ void RouterShell::Perform(OpenStream& action) {
 void RouterShell::Perform(StartPrefill& action) {
   Session* session = SessionOf(action.call_id);
   if (session == nullptr) return;
-  traffic_.CountPrompt(static_cast<int64_t>(session->request().prompt_ids.size()));
-  legs_->StartPrefill(action, {session->request().prompt_ids, session->request().sampling,
-                               session->request().cache_salt, session->request().priority,
-                               session->trace().BeginPrefill(NowUs())});
+  const tracing::TraceContext trace = session->trace().BeginPrefill(NowUs());
+  const LegRequest request = LegRequestOf(*session, action.drawn_tokens, trace);
+  traffic_.CountPrompt(static_cast<int64_t>(request.prompt_ids.size()));
+  legs_->StartPrefill(action, request);
 }
 
 void RouterShell::Perform(StartGeneration& action) {
   const int64_t now_us = NowUs();
   Session* session = BeginAttempt(action.call_id, action.attempt_id, action.max_tokens, now_us);
   if (session == nullptr) return;
-  traffic_.CountPrompt(static_cast<int64_t>(session->request().prompt_ids.size()));
-  legs_->StartGeneration(action, {session->request().prompt_ids, session->request().sampling,
-                                  session->request().cache_salt, session->request().priority,
-                                  session->trace().BeginGeneration(action, now_us)});
+  const tracing::TraceContext trace = session->trace().BeginGeneration(action, now_us);
+  const LegRequest request = LegRequestOf(*session, action.drawn_tokens, trace);
+  traffic_.CountPrompt(static_cast<int64_t>(request.prompt_ids.size()));
+  legs_->StartGeneration(action, request);
 }
 
 void RouterShell::Perform(AbortPrefill& action) {

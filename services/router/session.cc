@@ -71,12 +71,12 @@ bool Session::DeliverToken(const SampledToken& token, int64_t now_us) {
     first_token_us_ = now_us;
     metrics_.CountFirstToken(now_us - request_.arrival_us);
     request_.trace.OnFirstToken(now_us);
-    // No retry from here on, so the prompt is needed no more.
-    std::vector<int32_t>().swap(request_.prompt_ids);
+    if (!request_.may_resume) std::vector<int32_t>().swap(request_.prompt_ids);
   } else {
     metrics_.CountNextToken(now_us - last_token_us_);
   }
   last_token_us_ = now_us;
+  if (request_.may_resume) request_.prompt_ids.push_back(token.token);
   // After a stop string others may come that waited for the prompt with it.
   if (request_.prompt_only || matched_stop_.has_value()) return false;
   ++completion_tokens_;
@@ -125,7 +125,7 @@ Outcome Session::MakeOutcome(const FinishCall& finish, int64_t now_us) {
   outcome.matched_stop = matched_stop_.value_or("");
   outcome.usage.set_prompt_tokens(prompt_tokens_);
   outcome.usage.set_completion_tokens(completion_tokens_);
-  outcome.usage.set_cached_tokens(report_.cached_tokens());
+  outcome.usage.set_cached_tokens(CachedTokens());
   v1::RequestTiming& timing = outcome.timing;
   timing.set_queue_us((paired_us_ == 0 ? now_us : paired_us_) - request_.arrival_us);
   if (first_token_us_ > 0) timing.set_ttft_us(first_token_us_ - request_.arrival_us);
@@ -135,6 +135,7 @@ Outcome Session::MakeOutcome(const FinishCall& finish, int64_t now_us) {
   outcome.chain_id = finish.chain_id;
   outcome.decode_instance = finish.decode_instance;
   outcome.attempts = finish.attempts;
+  outcome.resumes = finish.resumes;
   outcome.warnings = request_.warnings;
   if (outcome.reason == FinishReason::kLength && !request_.length_note.empty()) {
     outcome.warnings.push_back(request_.length_note);
@@ -163,12 +164,13 @@ RequestEnd Session::EndOf(const FinishCall& finish, int64_t now_us) const {
   end.duration_us = now_us - request_.arrival_us;
   end.prompt_tokens = prompt_tokens_;
   end.completion_tokens = completion_tokens_;
-  end.cached_tokens = report_.cached_tokens();
+  end.cached_tokens = CachedTokens();
   end.ttft_us = first_token_us_ - request_.arrival_us;
   end.decode_us = last_token_us_ - first_token_us_;
   end.chain_id = finish.chain_id;
   end.decode_instance = finish.decode_instance;
   end.attempts = finish.attempts;
+  end.resumes = finish.resumes;
   return end;
 }
 

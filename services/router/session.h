@@ -2,10 +2,12 @@
 #ifndef SERVICES_ROUTER_SESSION_H_
 #define SERVICES_ROUTER_SESSION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,7 @@ struct SessionRequest {
   std::string request_id;
   Endpoint endpoint = Endpoint::kGenerate;
   std::vector<int32_t> prompt_ids;
+  bool may_resume = false;      // The prompt and the text are kept for other workers to go on with.
   v1::SamplingParams sampling;  // Complete.
   std::string cache_salt;
   int priority = 0;
@@ -51,6 +54,11 @@ class Session {
 
   const SessionRequest& request() const { return request_; }
   uint64_t attempt_id() const { return attempt_id_; }
+  // What workers read for the next attempt: the prompt and the text's first `drawn_tokens`.
+  std::span<const int32_t> ToRead(int drawn_tokens) const {
+    return std::span(request_.prompt_ids)
+        .first(static_cast<size_t>(prompt_tokens_) + static_cast<size_t>(drawn_tokens));
+  }
   RequestTrace& trace() { return request_.trace; }
 
   // The core's actions and events, in the order of a request's life.
@@ -85,6 +93,8 @@ class Session {
   // with `last` all that are held are free.
   void Send(TextAssembler::Piece piece, bool last);
   Outcome MakeOutcome(const FinishCall& finish, int64_t now_us);
+  // The prompt's, of the last attempt: one that went on may have had some of the text cached, too.
+  int CachedTokens() const { return std::min(report_.cached_tokens(), prompt_tokens_); }
 
   SessionRequest request_;
   const int prompt_tokens_;

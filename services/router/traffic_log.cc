@@ -55,6 +55,7 @@ void TrafficLog::LogEnd(const RequestEnd& end) {
           {"chain", end.chain_id},
           {"decode", end.decode_instance},
           {"attempts", int64_t{end.attempts}},
+          {"resumes", int64_t{end.resumes}},
           {"trace_id", end.trace_id},
           {"error", MessageOf(end.status)}});
 }

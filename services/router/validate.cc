@@ -72,6 +72,9 @@ absl::Status CheckSamplingOf(const GenerateCall& call, const RequestLimits& limi
       .default_max_tokens = DefaultMaxTokens(limits),
       .most_stop_token_ids = kMaxStopTokenIds - std::min(kMaxStopTokenIds, limits.end_ids.size())};
   BATON_RETURN_IF_ERROR(CheckSampling(call.sampling, bounds, name));
+  if (call.sampling.drawn_tokens() != 0) {
+    return InvalidField("sampling.drawn_tokens", "is set by the router alone");
+  }
   for (const std::string& stop : call.sampling.stop()) {
     BATON_RETURN_IF_ERROR(CheckUtf8("stop", stop));
   }

@@ -1,5 +1,5 @@
-"""kill -9 of every role under load, many times: bystanders unharmed, the victim's requests end with a
-clear status in time, pages come back, a restarted process joins again."""
+"""kill -9 of every role under load, many times: bystanders unharmed, texts of a dead decode service go on, other
+requests of the victim end with a clear status in time, pages come back, a restarted process joins again."""
 
 import concurrent.futures
 import random
@@ -89,15 +89,16 @@ def run_under_load(cluster, prompts, act):
 @pytest.mark.parametrize("victim", ["decode-0", "prefill-0-0", "prefill-1-1"])
 def test_kill_of_a_worker_harms_only_its_own_requests(chaos, victim):
     cluster, prompts, expected = chaos
-    failed = 0
+    resumed = 0
     for round_ in range(ROUNDS):
         old = (victim, incarnations(cluster)[victim])
         answers, seconds = run_under_load(cluster, prompts, cluster.processes[victim].kill)
         for prompt_index, (answer, took) in enumerate(zip(answers, seconds)):
             if answer.error is None:
                 assert answer.tokens == expected[prompt_index], f"round {round_}: a wrong answer"
+                resumed += answer.finished.resumes
                 continue
-            failed += 1
+            assert victim.startswith("prefill"), f"round {round_}: a text did not go on: {answer.error.details()}"
             assert answer.code == grpc.StatusCode.UNAVAILABLE, answer.error
             assert victim in answer.error.details(), answer.error.details()
             assert answer.tokens == expected[prompt_index][:len(answer.tokens)]
@@ -107,7 +108,7 @@ def test_kill_of_a_worker_harms_only_its_own_requests(chaos, victim):
         cluster.processes[victim].start()
         wait_joined(cluster, 20, f"{victim} to join again", old)
         clusters.wait_until(cluster.idle, 10, "pages to come back")
-    assert victim.startswith("prefill") or failed > 0, "the kills never met a running request"
+    assert victim.startswith("prefill") or resumed > 0, "the kills never met a running request"
 
 
 def test_kill_of_the_router_frees_everything(chaos):

@@ -13,6 +13,7 @@
 #ifndef TESTS_SIM_CONTENT_H_
 #define TESTS_SIM_CONTENT_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -29,8 +30,19 @@ inline constexpr int kMaxPageSize = 64;
 
 inline bool IsInVocabulary(int32_t token) { return 0 <= token && token < kVocabulary; }
 
-// The token at `position` of a prompt. From a larger vocabulary than answers are drawn from: no two
-// prompts have a token in common.
+// What a request reads that goes on elsewhere is another prompt: its own, and `drawn` tokens of its
+// answer. Its draws go on where that answer stands.
+inline constexpr int kDrawnShift = 40;
+inline uint64_t ResumedId(uint64_t prompt_id, int drawn) {
+  return prompt_id | static_cast<uint64_t>(drawn) << kDrawnShift;
+}
+inline int DrawnOf(uint64_t prompt_id) { return static_cast<int>(prompt_id >> kDrawnShift); }
+inline uint64_t FirstId(uint64_t prompt_id) {
+  return prompt_id & ((uint64_t{1} << kDrawnShift) - 1);
+}
+
+// The token at `position` of a first prompt. From a larger vocabulary than answers are drawn from:
+// no two prompts have a token in common.
 inline int64_t PromptTokenId(uint64_t prompt_id, int position) {
   return static_cast<int64_t>(Mix64(prompt_id ^ Mix64(static_cast<uint64_t>(position))) >> 1);
 }
@@ -52,6 +64,8 @@ inline uint64_t NextLayer(uint64_t x, uint64_t attended) { return Mix64(x + atte
 // Draw number `draw` of a request. About one in forty is the stop id, another one the client's, and
 // two are the vocabulary's ends.
 inline SampledToken DrawToken(uint64_t x, uint64_t prompt_id, int draw) {
+  draw += DrawnOf(prompt_id);
+  prompt_id = FirstId(prompt_id);
   const uint64_t value = Mix64(x ^ Mix64(prompt_id + static_cast<uint64_t>(draw)));
   SampledToken token;
   token.token = value % 40 == 0   ? kStopToken
@@ -67,8 +81,10 @@ inline SampledToken DrawToken(uint64_t x, uint64_t prompt_id, int draw) {
   return token;
 }
 
-// One request in four wants to know of its prompt's tokens.
-inline bool WantsPromptTokens(uint64_t prompt_id) { return prompt_id % 4 == 0; }
+// One request in four wants to know of its prompt's tokens, before its first one.
+inline bool WantsPromptTokens(uint64_t prompt_id) {
+  return prompt_id % 4 == 0 && DrawnOf(prompt_id) == 0;
+}
 
 // What the last stage reports of the token at `position`, given what the last layer has made of the
 // one before it.
@@ -85,9 +101,10 @@ struct Stops {
   bool client_stop = false;
 };
 inline Stops StopsOf(uint64_t prompt_id) {
-  const uint64_t draw = Mix64(prompt_id ^ 0x5709);
+  const uint64_t draw = Mix64(FirstId(prompt_id) ^ 0x5709);
   Stops stops;
   if (draw % 4 == 0) stops.min_tokens = static_cast<int>(draw / 4 % 12);
+  stops.min_tokens = std::max(0, stops.min_tokens - DrawnOf(prompt_id));
   stops.ignore_eos = draw / 64 % 8 == 0;
   stops.client_stop = draw / 512 % 2 == 0;
   return stops;

@@ -54,9 +54,31 @@ void Oracle::Answer(Sequence& sequence, std::vector<uint64_t>& sums) const {
   }
 }
 
+int64_t Oracle::TokenAt(uint64_t prompt_id, int position) {
+  const Sequence& first = Of(FirstId(prompt_id));
+  const int drawn = position - first.inputs.prompt_tokens;
+  if (drawn < 0) return PromptTokenId(FirstId(prompt_id), position);
+  return first.answer.at(static_cast<size_t>(drawn)).token;
+}
+
+// The same text, of which more has been read and less is to be drawn.
+Oracle::Sequence Oracle::Resumed(uint64_t prompt_id) {
+  const int drawn = DrawnOf(prompt_id);
+  Sequence sequence = Of(FirstId(prompt_id));
+  BATON_CHECK(static_cast<size_t>(drawn) < sequence.answer.size())
+      << drawn << " tokens are no beginning of an answer of " << sequence.answer.size();
+  sequence.inputs.prompt_id = prompt_id;
+  sequence.inputs.prompt_tokens += drawn;
+  sequence.inputs.max_tokens -= drawn;
+  sequence.answer.erase(sequence.answer.begin(), sequence.answer.begin() + drawn);
+  sequence.prompt_pages = CountPages(sequence.inputs.prompt_tokens);
+  return sequence;
+}
+
 const Oracle::Sequence& Oracle::Of(uint64_t prompt_id) {
   const auto known = sequences_.find(prompt_id);
   if (known != sequences_.end()) return known->second;
+  if (DrawnOf(prompt_id) > 0) return sequences_[prompt_id] = Resumed(prompt_id);
   const auto asked = inputs_.find(prompt_id);
   BATON_CHECK(asked != inputs_.end()) << "nobody asks prompt " << prompt_id;
   Sequence& sequence = sequences_[prompt_id];

@@ -45,11 +45,14 @@ class Oracle {
   // Registers a request. Prompts' ids are unique.
   void Expect(const Inputs& inputs) { inputs_[inputs.prompt_id] = inputs; }
   const Sequence& Of(uint64_t prompt_id);
+  // The token at `position` of what a request with this prompt reads.
+  int64_t TokenAt(uint64_t prompt_id, int position);
 
  private:
   // Runs one more token through all layers.
   void Extend(Sequence& sequence, std::vector<uint64_t>& sums, int64_t token) const;
   void Answer(Sequence& sequence, std::vector<uint64_t>& sums) const;
+  Sequence Resumed(uint64_t prompt_id);
   int CountPages(int tokens) const;
 
   const int layers_;

@@ -51,7 +51,7 @@ bool PrefillProcess::TakeInput(const prefill::RunCompute& compute, SimActivation
                               {}};
       for (int i = 0; i < row.token_count; ++i) {
         const int position = row.token_begin + i;
-        row.x.push_back(Embed(PromptTokenId(prompt.prompt_id, position), position));
+        row.x.push_back(Embed(oracle_.TokenAt(prompt.prompt_id, position), position));
       }
       rows.rows.push_back(std::move(row));
     }

@@ -214,10 +214,12 @@ void RouterProcess::StreamEnd(uint64_t call, uint64_t attempt_id, const absl::St
 
 void RouterProcess::PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status,
                                const std::vector<SampledToken>& prompt_tokens) {
+  const auto open = calls_.find(call);
+  const bool tells_prompt = open != calls_.end() && open->second.tells_prompt;
   if (!EndCall(call)) return;
   const std::optional<uint64_t> call_id = CallOf(attempt_id);
   std::vector<int32_t> expected;
-  if (call_id.has_value()) expected = ExpectedTokens(clients_.Get(*call_id));
+  if (call_id.has_value() && tells_prompt) expected = ExpectedTokens(clients_.Get(*call_id));
   const bool nonsense =
       status.ok() && !expected.empty() && StrikeWithNonsense(attempt_id, kOtherTokens);
   if (nonsense) ++expected.back();
@@ -278,8 +280,12 @@ void RouterProcess::PerformLeg(const router::Reserve& act) {
   CheckPair(act);
   const uint64_t call = OpenLeg(act, act.decode);
   const Client& client = clients_.Get(act.call_id);
-  SimReserve request{act.attempt_id,    client.prompt_id, client.prompt_tokens,
-                     client.max_tokens, act.writers,      timeout_us_};
+  const SimReserve request{act.attempt_id,
+                           ResumedId(client.prompt_id, act.drawn_tokens),
+                           client.prompt_tokens + act.drawn_tokens,
+                           client.max_tokens - act.drawn_tokens,
+                           act.writers,
+                           timeout_us_};
   world_.SendOnCall<DecodeProcess>(call, node_, "reserve", [call, request](DecodeProcess& decode) {
     decode.Reserve(call, request);
   });
@@ -295,8 +301,14 @@ void RouterProcess::PerformLeg(const router::OpenStream& act) {
 void RouterProcess::PerformLeg(const router::StartPrefill& act) {
   const uint64_t call = OpenLeg(act, act.stage0);
   const Client& client = clients_.Get(act.call_id);
-  SimStart request{act.attempt_id, client.prompt_id, client.prompt_tokens,
-                   act.ticket,     timeout_us_,      client.prompt_logprobs};
+  const bool tells_prompt = client.prompt_logprobs && act.drawn_tokens == 0;
+  if (call != 0) calls_.at(call).tells_prompt = tells_prompt;
+  const SimStart request{act.attempt_id,
+                         ResumedId(client.prompt_id, act.drawn_tokens),
+                         client.prompt_tokens + act.drawn_tokens,
+                         act.ticket,
+                         timeout_us_,
+                         tells_prompt};
   world_.SendOnCall<PrefillProcess>(call, node_, "start", [call, request](PrefillProcess& prefill) {
     prefill.Start(call, request);
   });

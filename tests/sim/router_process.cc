@@ -37,6 +37,7 @@ router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
   limits.pairing_timeout_us = times.pairing_timeout_us;
   limits.membership.pair_grace_us = times.pairing_timeout_us;
   limits.max_attempts = topology.max_attempts;
+  limits.max_resumes = static_cast<int>(random.Below(3));
   limits.policy = topology.policy;
   return limits;
 }

@@ -65,6 +65,7 @@ class RouterProcess : public Process {
     router::LegCall call = router::LegCall::kReserve;
     InstanceRef worker;
     bool answered = false;  // Decode has finished; the stream's end is on its way.
+    bool tells_prompt = false;
   };
 
   void Handle(const router::Event& event);

@@ -138,7 +138,11 @@ void RouterWitness::Hear(const router::AbortCalled& event) {
 
 void RouterWitness::Hear(const router::StopMatched& event) {
   Request* request = OfCall(event.call_id);
-  if (request == nullptr || request->phase != Phase::kDecoding) return;
+  if (request == nullptr || request->told == 0 || request->phase == Phase::kSettling) return;
+  if (request->phase != Phase::kDecoding) {
+    MustEnd(*request, {FinishReason::kStop});
+    return MustClose(*request);
+  }
   if (std::exchange(request->decode_open, false)) {
     closes_decode_[request->attempt] = request->pair.decode;
   }
@@ -227,7 +231,10 @@ void RouterWitness::Hear(const router::TokenReceived& event) {
   Request* request = OfAttempt(event.attempt_id);
   if (request == nullptr) return;
   if (request->phase != Phase::kPrefilling && request->phase != Phase::kDecoding) return;
-  if (request->awaits_prompt()) {
+  if (std::exchange(request->redraws, false)) {  // The same one: prompts have one text.
+    ++totals_.resumes.continued_total;
+    Serves(*request);
+  } else if (request->awaits_prompt()) {
     ++request->held;
   } else {
     Tell(*request, 1);
@@ -238,7 +245,10 @@ void RouterWitness::Tell(Request& request, int tokens) {
   if (tokens == 0) return;
   tokens_due_[request.asked.call_id] += tokens;
   request.told += tokens;
-  if (request.phase != Phase::kPrefilling) return;
+  if (request.phase == Phase::kPrefilling) Serves(request);
+}
+
+void RouterWitness::Serves(Request& request) {
   request.phase = Phase::kDecoding;
   request.prefill_counts = false;
   serves_ = true;

@@ -52,6 +52,7 @@ class RouterWitness {
     bool must_go_on = false;   // Tried again, or waits for that.
     bool may_go_on = false;
     bool must_begin = false;  // At once: there is another pair with room.
+    bool of_text = false;     // It had told tokens.
     bool takes_budget = false;
     bool lacks_budget = false;  // And nothing else.
     End otherwise;
@@ -63,7 +64,11 @@ class RouterWitness {
     int attempts = 0;
     int refused = 0;
     int handed_back = 0;
-    int told = 0;  // Tokens.
+    int told = 0;          // Tokens.
+    int drawn = 0;         // So many of them the last attempt reads, or the next one will.
+    bool redraws = false;  // The attempt has to draw a told one again.
+    int resumes = 0;
+    int failed_resumes = 0;
     int held = 0;  // Tokens, until the prompt is told.
     bool prompt_told = false;
     bool excused = false;
@@ -137,6 +142,7 @@ class RouterWitness {
   void JudgeFailed(const Request& request, Failure& failure, bool first);
   void Complete(Request& request, FinishReason reason);
   void Tell(Request& request, int tokens);
+  void Serves(Request& request);
   void MustEnd(const Request& request, End end);
   void MustClose(Request& request);
 

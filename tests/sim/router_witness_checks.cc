@@ -40,6 +40,9 @@ void RouterWitness::See(const router::Reserve& action) {
   if (action.deadline_us != request->asked.deadline_us) {
     Complain(action.call_id, "is begun with another deadline");
   }
+  if (action.drawn_tokens != request->drawn) Complain(action.call_id, "reads another text");
+  request->redraws = request->told > 0;
+  request->resumes += request->redraws ? 1 : 0;
   if (++request->attempts == 1) begun_s_.push_back(world_.now_us() / 1'000'000);
   request->phase = Phase::kReserving;
   request->until_us = kNeverUs;
@@ -70,6 +73,7 @@ void RouterWitness::GoOn(Request& request) {
     return;
   }
   request.handed_back += failure.handed_back ? 1 : 0;
+  request.failed_resumes += failure.of_text && !failure.handed_back ? 1 : 0;
   ++(failure.handed_back ? counts.drain_total : counts.failure_total);
   request.failed = std::move(failure);
 }
@@ -89,7 +93,7 @@ void RouterWitness::See(const router::StartPrefill& action) {
   if (request == nullptr || !std::exchange(start_due_, false) ||
       ticket_->attempt_id != action.attempt_id || action.ticket != *ticket_->ticket ||
       action.call_id != request->asked.call_id || action.stage0 != request->pair.chain.stage0 ||
-      action.deadline_us != request->asked.deadline_us) {
+      action.drawn_tokens != request->drawn || action.deadline_us != request->asked.deadline_us) {
     world_.Violate(absl::StrCat(name_, ": a prefill is started that is not the ticket's"));
   }
 }
@@ -148,8 +152,8 @@ void RouterWitness::See(const router::FinishCall& action) {
   }
   const Request nothing;
   const Request& of = request == nullptr ? nothing : *request;
-  if (action.attempts != of.attempts || action.chain_id != of.pair.chain.chain_id ||
-      action.decode_instance != of.pair.decode.id) {
+  if (action.attempts != of.attempts || action.resumes != of.resumes ||
+      action.chain_id != of.pair.chain.chain_id || action.decode_instance != of.pair.decode.id) {
     Complain(action.call_id, "ends with another one's attempts or workers");
   }
   if (due != ends_due_.end()) {
@@ -280,7 +284,8 @@ void RouterWitness::CheckLoad(const router::RouterLoad& load) {
   const bool totals = same(load.retries_prefill, totals_.retries_prefill) &&
                       same(load.retries_decode, totals_.retries_decode) &&
                       load.budget_exhausted_total == totals_.budget_exhausted_total &&
-                      load.drain == totals_.drain;
+                      load.resumes.continued_total == totals_.resumes.continued_total &&
+                      load.resumes.diverged_total == 0 && load.drain == totals_.drain;
   if (cluster && (totals || !counts_certain_)) return;
   world_.Violate(absl::StrCat(name_, ": counts what has happened wrongly"));
 }

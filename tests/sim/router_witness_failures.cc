@@ -44,7 +44,9 @@ void RouterWitness::Fail(Request& request, Role reporter, absl::Status status) {
     if (by_decode && InstanceOf(status) == follower.id) suspect = follower;
   }
   if (absl::IsUnavailable(status)) members_.Failed(suspect);
-  failure.full = IsOverloaded(status) && request.told == 0;
+  failure.full = IsOverloaded(status) && request.phase != Phase::kDecoding;
+  failure.of_text = request.told > 0;
+  request.drawn = std::max(0, request.told - 1);
   failure.status = status;
   failure.otherwise = {std::nullopt,
                        status.code(),
@@ -77,10 +79,14 @@ void RouterWitness::JudgeRefused(const Request& request, Failure& failure) {
 void RouterWitness::JudgeFailed(const Request& request, Failure& failure, bool first) {
   const absl::Status& status = failure.status;
   failure.handed_back = IsEndedByDrain(status) && request.handed_back < kMostHandBacks;
-  const bool tries_left =
-      request.attempts - request.handed_back - request.refused < limits_.max_attempts;
-  if (request.told > 0 || !(failure.handed_back || tries_left) ||
-      request.asked.deadline_us <= world_.now_us() || OtherPairsWouldSayTheSame(status.code())) {
+  bool may_try = failure.handed_back ||
+                 request.attempts - request.handed_back - request.refused < limits_.max_attempts;
+  if (request.told > 0) {
+    const int failed = failure.handed_back ? 0 : request.failed_resumes;
+    may_try = failed < limits_.max_resumes;
+  }
+  if (!may_try || request.asked.deadline_us <= world_.now_us() ||
+      OtherPairsWouldSayTheSame(status.code())) {
     return;
   }
   // Some of those that failed earlier in the same event may wait.

@@ -29,7 +29,7 @@ bool RouterWitness::FitsSome(const Request& request, const Failure* failed, bool
   bool others_with_room = false;
   for (const router::Pair& pair : members_.Pairs()) {
     if (failed != nullptr && SamePair(pair, failed->pair)) continue;
-    if (request.asked.prompt_tokens > pair.chain.max_prompt_tokens ||
+    if (request.asked.prompt_tokens + request.drawn > pair.chain.max_prompt_tokens ||
         context_tokens > pair.max_context_tokens) {
       continue;
     }
@@ -51,7 +51,7 @@ bool RouterWitness::UsesFailed(const router::Pair& pair, const Failure& failed) 
 }
 
 int64_t RouterWitness::Request::PromptIn(const router::Pair& of) const {
-  const int64_t pages = (asked.prompt_tokens + of.page_size - 1) / of.page_size;
+  const int64_t pages = (asked.prompt_tokens + drawn + of.page_size - 1) / of.page_size;
   return pages * of.page_size;
 }
 
@@ -179,7 +179,7 @@ void RouterWitness::CheckChoice(const Request& request, const router::Pair& chos
     return Complain(request.asked.call_id, "is given the pair again that has failed it");
   }
   const int64_t context_tokens = int64_t{request.asked.prompt_tokens} + request.asked.max_tokens;
-  if (request.asked.prompt_tokens > chosen.chain.max_prompt_tokens ||
+  if (request.asked.prompt_tokens + request.drawn > chosen.chain.max_prompt_tokens ||
       context_tokens > chosen.max_context_tokens) {
     return Complain(request.asked.call_id, "is given a pair that it does not fit");
   }
@@ -187,7 +187,7 @@ void RouterWitness::CheckChoice(const Request& request, const router::Pair& chos
   for (const router::Pair& pair : pairs) {
     if (limited_.contains(pair.decode) || limited_.contains(pair.chain.stage0)) return;
     if (others && SamePair(pair, request.failed->pair)) continue;
-    const bool fits = request.asked.prompt_tokens <= pair.chain.max_prompt_tokens &&
+    const bool fits = request.asked.prompt_tokens + request.drawn <= pair.chain.max_prompt_tokens &&
                       context_tokens <= pair.max_context_tokens;
     if (!fits || cost <= CostOf(request, pair, Room::kCertain)) continue;
     return Complain(request.asked.call_id,

@@ -113,8 +113,8 @@ struct Draw {
   // The prompt, for `history`, before a request's first draw. Empty if `history` has it or if
   // params->NeedsPrompt() is false.
   std::span<const int32_t> prompt;
-  // A request that goes on later: its continuation so far, `position` tokens, which are the last
-  // ones that the sequence has read. Empty for one that has not stopped.
+  // A request that goes on later, or on another worker: its continuation so far, `position` tokens,
+  // which are the last ones that the sequence has read. Empty for one that has not stopped.
   std::span<const int32_t> resumed;
 };
 

@@ -25,6 +25,11 @@ absl::Status Check(const v1::SamplingParams& sampling, const std::vector<int32_t
   if (!sampling.has_max_tokens() || sampling.max_tokens() < 1) {
     return Invalid("max_tokens", absl::StrCat("must be positive, is ", sampling.max_tokens()));
   }
+  if (sampling.drawn_tokens() < 0 || sampling.drawn_tokens() >= sampling.max_tokens()) {
+    return Invalid("drawn_tokens",
+                   absl::StrCat("must be from 0 to below max_tokens = ", sampling.max_tokens(),
+                                ", is ", sampling.drawn_tokens()));
+  }
   for (const int32_t id : eos_ids) {
     if (id < 0 || id >= vocab_size) {
       return Invalid("eos_token_ids",
@@ -43,6 +48,7 @@ absl::StatusOr<TokenSampler> TokenSampler::Create(const v1::SamplingParams& samp
   TokenSampler sampler;
   sampler.seed_ = sampling.seed();
   sampler.max_tokens_ = sampling.max_tokens();
+  sampler.drawn_tokens_ = sampling.drawn_tokens();
   SamplingParams& params = sampler.params_;
   if (sampling.has_temperature()) params.temperature = sampling.temperature();
   if (sampling.has_top_k()) params.top_k = std::max(0, sampling.top_k());
@@ -97,6 +103,12 @@ absl::Status TokenSampler::CheckPromptLogprobs(int prompt_tokens) const {
       "prompt_logprobs",
       absl::StrCat(prompt_tokens, " tokens with ", prompt_top_logprobs_, " alternatives each are ",
                    wanted, " log-probabilities, at most ", kMaxPromptLogprobs, " are told"));
+}
+
+absl::Status TokenSampler::CheckDrawn(int read_tokens) const {
+  if (drawn_tokens_ < read_tokens) return absl::OkStatus();
+  return Invalid("drawn_tokens", absl::StrCat(drawn_tokens_, " of ", read_tokens,
+                                              " tokens leave none of the prompt"));
 }
 
 }  // namespace baton

@@ -4,6 +4,7 @@
 #ifndef COMMON_ENGINE_SAMPLING_TOKEN_SAMPLER_H_
 #define COMMON_ENGINE_SAMPLING_TOKEN_SAMPLER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -34,18 +35,21 @@ class TokenSampler {
                                                    const std::vector<int32_t>& eos_ids,
                                                    int vocab_size);
 
-  // The draw of the token with index `generated` in the continuation: the last prefill stage draws
-  // 0, decode draws from 1 on. `history` holds the prompt and the generated tokens as far as
-  // params() need them; null if they need none. This object must outlive the step.
+  // The draw of the token behind `generated` others of this attempt: the last prefill stage draws
+  // 0, decode draws from 1 on. `history` holds the prompt and the continuation as far as params()
+  // need them; null if they need none. This object must outlive the step.
   Draw DrawOf(int generated, TokenHistory* history) const {
-    return {&params_, seed_, generated, history, {}, {}};
+    return {&params_, seed_, drawn_tokens_ + generated, history, {}, {}};
   }
 
   const SamplingParams& params() const { return params_; }
-  int max_tokens() const { return max_tokens_; }
+  // How many of the last tokens that the request reads an earlier attempt has drawn: they belong
+  // to the continuation.
+  int drawn_tokens() const { return drawn_tokens_; }
+  // Counts the tokens that this attempt draws.
   StopRule stop_rule() const {
-    return {max_tokens_, params_.min_tokens, params_.ignore_eos, params_.eos_token_ids,
-            params_.stop_token_ids};
+    return {max_tokens_ - drawn_tokens_, std::max(0, params_.min_tokens - drawn_tokens_),
+            params_.ignore_eos, params_.eos_token_ids, params_.stop_token_ids};
   }
   // Whether the prompt's log-probabilities are wanted, and with how many alternatives each.
   bool prompt_logprobs() const { return prompt_logprobs_; }
@@ -53,12 +57,15 @@ class TokenSampler {
   // INVALID_ARGUMENT if a prompt of `prompt_tokens` has more log-probabilities than
   // kMaxPromptLogprobs.
   absl::Status CheckPromptLogprobs(int prompt_tokens) const;
+  // INVALID_ARGUMENT if all of what is read, `read_tokens`, was drawn before.
+  absl::Status CheckDrawn(int read_tokens) const;
 
  private:
   TokenSampler() = default;
   SamplingParams params_;
   uint64_t seed_ = 0;
   int max_tokens_ = 1;
+  int drawn_tokens_ = 0;
   bool prompt_logprobs_ = false;
   int prompt_top_logprobs_ = 0;
 };

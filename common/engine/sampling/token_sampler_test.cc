@@ -27,7 +27,7 @@ TEST(TokenSamplerTest, DefaultsAreTheContracts) {
   EXPECT_EQ(sampler->params().top_k, 0);
   EXPECT_EQ(sampler->params().top_p, 1);
   EXPECT_EQ(sampler->params().eos_token_ids, std::vector<int32_t>{2});
-  EXPECT_EQ(sampler->max_tokens(), 10);
+  EXPECT_EQ(sampler->stop_rule().max_tokens, 10);
 }
 
 int32_t Draw(const TokenSampler& sampler, const std::vector<float>& logits, int generated) {
@@ -262,6 +262,22 @@ TEST(TokenSamplerTest, LogprobsOfThePromptAndOfTheContinuationAreAskedForApart) 
   EXPECT_FALSE(sampler->prompt_logprobs());
 }
 
+TEST(TokenSamplerTest, GoesOnBehindWhatAnEarlierAttemptHasDrawn) {
+  v1::SamplingParams sampling;
+  sampling.set_seed(1);
+  sampling.set_max_tokens(10);
+  sampling.set_min_tokens(5);
+  sampling.set_drawn_tokens(3);
+  const auto sampler = TokenSampler::Create(sampling, {}, 8);
+  ASSERT_TRUE(sampler.ok()) << sampler.status();
+  EXPECT_EQ(sampler->DrawOf(2, nullptr).position, 5);
+  EXPECT_EQ(sampler->params().min_tokens, 5) << "counts all draws, as positions do";
+  EXPECT_EQ(sampler->stop_rule().max_tokens, 7);
+  EXPECT_EQ(sampler->stop_rule().min_tokens, 2);
+  EXPECT_TRUE(sampler->CheckDrawn(4).ok());
+  EXPECT_EQ(FieldOf(sampler->CheckDrawn(3)), "sampling.drawn_tokens") << "no prompt is left";
+}
+
 TEST(TokenSamplerTest, RefusesAndNamesTheField) {
   using Change = std::function<void(v1::SamplingParams&)>;
   const std::vector<std::pair<std::string, Change>> rows{
@@ -270,6 +286,8 @@ TEST(TokenSamplerTest, RefusesAndNamesTheField) {
       {"sampling.max_tokens", [](auto& s) { s.set_max_tokens(0); }},
       {"sampling.min_tokens", [](auto& s) { s.set_min_tokens(-1); }},
       {"sampling.min_tokens", [](auto& s) { s.set_min_tokens(11); }},
+      {"sampling.drawn_tokens", [](auto& s) { s.set_drawn_tokens(-1); }},
+      {"sampling.drawn_tokens", [](auto& s) { s.set_drawn_tokens(10); }},
       {"sampling.temperature", [](auto& s) { s.set_temperature(-0.1F); }},
       {"sampling.temperature", [](auto& s) { s.set_temperature(std::nanf("")); }},
       {"sampling.temperature",

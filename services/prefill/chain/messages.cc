@@ -44,6 +44,7 @@ absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
                         proto.sampling(),
                         std::move(sampler),
                         tracing::ParseTraceContext(proto.traceparent(), proto.tracestate())};
+  BATON_RETURN_IF_ERROR(context.sampler.CheckDrawn(open.prompt_tokens()));
   const bool wanted = bounds.embeds || context.LaterStagesNeedTokens();
   const int expected = wanted ? open.prompt_tokens() : 0;
   BATON_RETURN_IF_ERROR(InRange(proto.prompt_token_ids_size(), expected, expected, ids));
@@ -117,6 +118,7 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
   BATON_RETURN_IF_ERROR(CheckIds(ids, bounds, "prompt_token_ids"));
   BATON_ASSIGN_OR_RETURN(TokenSampler sampler, bounds.SamplerOf(proto.sampling()));
   BATON_RETURN_IF_ERROR(sampler.CheckPromptLogprobs(ids.size()));
+  BATON_RETURN_IF_ERROR(sampler.CheckDrawn(ids.size()));
   if (proto.has_ticket()) {
     BATON_ASSIGN_OR_RETURN(start.ticket, TicketFromProto(proto.ticket(), bounds, "ticket"));
   }

@@ -47,7 +47,7 @@ TEST(MessagesTest, APromptComesInEitherForm) {
   for (const uint32_t version : {kOldestProtocolVersion, kProtocolVersion}) {
     v1::StartRequest request;
     request.set_attempt_id(1);
-    rpc::SetPromptIds({3, 0, 9}, version, request);
+    rpc::SetPromptIds(std::vector<int32_t>{3, 0, 9}, version, request);
     request.mutable_sampling()->set_seed(1);
     request.mutable_sampling()->set_max_tokens(1);
     request.set_timeout_ms(1000);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 namespace baton::prefill {
@@ -24,6 +25,18 @@ ComputeFinished FinishedOf(const ComputeJob& job, StepResult result) {
     ++report;
   }
   return finished;
+}
+
+// What was drawn before: by an earlier attempt, and here before the request was retracted.
+void AddContinuation(const PromptContext& prompt, Draw& draw) {
+  if (prompt.tokens.empty()) {  // No earlier attempt has drawn any.
+    draw.resumed = prompt.drawn;
+    return;
+  }
+  const std::span<const int32_t> tokens = prompt.tokens;
+  const size_t drawn = static_cast<size_t>(prompt.sampler.drawn_tokens()) + prompt.drawn.size();
+  draw.prompt = tokens.first(tokens.size() - drawn);
+  draw.resumed = tokens.last(drawn);
 }
 
 }  // namespace
@@ -61,11 +74,7 @@ SequenceStep PlanComputer::StepOf(const ComputeJob::Item& job_item) const {
   }
   if (item.final || item.draws) {
     step.draw = prompt.sampler.DrawOf(job_item.run.generated, &prompt.history);
-    if (!job_item.decodes() && !prompt.tokens.empty()) {
-      step.draw->prompt =
-          std::span(prompt.tokens).first(prompt.tokens.size() - prompt.drawn.size());
-    }
-    if (!job_item.decodes()) step.draw->resumed = prompt.drawn;
+    if (!job_item.decodes()) AddContinuation(prompt, *step.draw);
   }
   return step;
 }

@@ -32,9 +32,11 @@ struct PromptContext {
   mutable TokenHistory history = {};  // The executor's: what it has drawn.
   std::vector<int32_t> drawn = {};    // Before it was retracted: the last ones of `tokens`.
 
-  // The last stage looks at the prompt's tokens to penalise or report them.
+  // The last stage looks at the prompt's tokens to penalise or report them, and at what an earlier
+  // attempt has drawn.
   bool LaterStagesNeedTokens() const {
-    return sampler.params().NeedsPrompt() || sampler.prompt_logprobs();
+    return sampler.params().NeedsPrompt() || sampler.prompt_logprobs() ||
+           sampler.drawn_tokens() > 0;
   }
 };
 using PromptContextPtr = std::shared_ptr<const PromptContext>;

@@ -73,9 +73,13 @@ void RouterCore::State::Begin(Transaction& txn, Choice choice) {
   attempt.decode_open = true;
   attempt.prefill_counted = attempt.decode_counted = true;
   attempt.begun_us = attempt.prefill_us = now_us;
+  attempt.drawn_tokens = txn.drawn_tokens();
+  attempt.redraws = txn.tokens > 0;
+  txn.resumes += attempt.redraws ? 1 : 0;
   attempt.predicted = pairing.Note(attempt.pair, txn.ask());
-  attempt.ungranted = pairing.Begin(attempt.pair, txn.prompt_tokens, txn.max_tokens,
-                                    attempt.predicted.cached_tokens);
+  attempt.ungranted =
+      pairing.Begin(attempt.pair, txn.prompt_tokens + attempt.drawn_tokens,
+                    txn.max_tokens - attempt.drawn_tokens, attempt.predicted.cached_tokens);
   attempt.prefill_open = attempt.pair.colocated();
   txn.held.clear();
   table.SetPhase(txn, attempt.pair.colocated() ? Phase::kPrefilling : Phase::kReserving);
@@ -84,10 +88,10 @@ void RouterCore::State::Begin(Transaction& txn, Choice choice) {
   const Pair& begun = txn.attempt.pair;
   if (begun.colocated()) {
     return Emit(StartGeneration{txn.attempt.id, txn.call_id, begun.chain.stage0, begun.chain.stages,
-                                txn.deadline_us, txn.max_tokens});
+                                txn.deadline_us, txn.max_tokens, txn.attempt.drawn_tokens});
   }
   Emit(Reserve{txn.attempt.id, txn.call_id, begun.decode, begun.writers, txn.deadline_us,
-               txn.max_tokens, begun.protocol_version});
+               txn.max_tokens, begun.protocol_version, txn.attempt.drawn_tokens});
 }
 
 // Ends both legs, the one that failed too: an error of a call does not prove that the far side has
@@ -106,10 +110,11 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
   SuspectBlamed(pair, blamed, status);
   Covered<"router: an attempt fails">();
   const bool full = IsOverloaded(status);
+  const bool had_drawn = txn.phase == Phase::kDecoding;
   const std::string reason =
       absl::StrCat("the ", RoleName(blamed), full ? " leg was refused" : " leg failed");
   CloseLegs(txn, reason);
-  if (full && txn.tokens == 0) {
+  if (full && !had_drawn) {
     if (TryRefusedAgain(txn, blamed, status)) return;
     return Finish(txn,
                   WithLeg(TellOverload(status), RoleName(blamed), InstanceOf(status).value_or("")));
@@ -120,13 +125,23 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
   Finish(txn, std::move(status));
 }
 
+bool RouterCore::State::MayBeginAgain(const Transaction& txn, bool handed_back) const {
+  const int failed_attempts = txn.attempts - txn.handed_back - txn.refused;
+  return handed_back || failed_attempts < limits.max_attempts;
+}
+
+// The client's text goes on where it stands, so that what another pair draws must be what this one
+// would have drawn: Redrawn checks it.
+bool RouterCore::State::MayResume(const Transaction& txn, bool handed_back) const {
+  if (handed_back) return limits.max_resumes > 0;
+  return txn.failed_resumes < limits.max_resumes;
+}
+
 bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status& status) {
-  const bool client_has_tokens = txn.tokens > 0;
   // A worker that drains has not failed, and is in no pair any more; a bound there is all the same.
   const bool handed_back = IsEndedByDrain(status) && txn.handed_back < kMostHandBacks;
-  const int failed_attempts = txn.attempts - txn.handed_back - txn.refused;
-  const bool may_try = handed_back || failed_attempts < limits.max_attempts;
-  if (client_has_tokens || !may_try || txn.deadline_us <= now_us || SameEverywhere(status)) {
+  if (!(txn.tokens > 0 ? MayResume(txn, handed_back) : MayBeginAgain(txn, handed_back)) ||
+      txn.deadline_us <= now_us || SameEverywhere(status)) {
     return false;
   }
   FailedPair failed = {txn.attempt.pair, blamed};
@@ -141,6 +156,7 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   if (!handed_back && !absl::IsUnavailable(status) && !TakeRetry()) return false;
   Covered<"router: an attempt is made again">();
   txn.handed_back += handed_back ? 1 : 0;
+  txn.failed_resumes += txn.tokens > 0 && !handed_back ? 1 : 0;
   RetryCounts& counts = totals.RetriesOf(blamed);
   ++(handed_back ? counts.drain_total : counts.failure_total);
   txn.failed = std::move(failed);
@@ -176,36 +192,62 @@ void RouterCore::State::TellPrompt(Transaction& txn, const std::vector<SampledTo
 
 void RouterCore::State::TellToken(Transaction& txn, const SampledToken& token) {
   ++txn.tokens;
-  if (txn.phase == Phase::kPrefilling) {
-    table.SetPhase(txn, Phase::kDecoding);
-    EndPrefillWork(txn);
-    ++served;
-    Attempt& attempt = txn.attempt;
-    const Pair& pair = attempt.pair;
-    attempt.first_token_us = now_us;
-    pairing.LearnExposed(pair, attempt.through_us == 0 ? 0 : now_us - attempt.through_us);
-    membership.Served(pair.decode);
-    for (const InstanceRef& follower : pair.followers) membership.Served(follower);
-    for (const KvWriter& stage : pair.chain.stages) membership.Served(stage.instance);
-  }
+  txn.last_token = token.token;
+  if (txn.phase == Phase::kPrefilling) BeginDecoding(txn);
   Emit(DeliverToken{txn.call_id, token});
+}
+
+// The attempt's first token has come.
+void RouterCore::State::BeginDecoding(Transaction& txn) {
+  table.SetPhase(txn, Phase::kDecoding);
+  EndPrefillWork(txn);
+  ++served;
+  Attempt& attempt = txn.attempt;
+  const Pair& pair = attempt.pair;
+  attempt.first_token_us = now_us;
+  pairing.LearnExposed(pair, attempt.through_us == 0 ? 0 : now_us - attempt.through_us);
+  membership.Served(pair.decode);
+  for (const InstanceRef& follower : pair.followers) membership.Served(follower);
+  for (const KvWriter& stage : pair.chain.stages) membership.Served(stage.instance);
+}
+
+// The draw is a function of the tokens before it and the seed, so one pair draws what another one
+// drew. If not, their bits differ (other hardware, say), and the text could go on as another one.
+void RouterCore::State::Redrawn(Transaction& txn, int32_t token) {
+  txn.attempt.redraws = false;
+  if (token == txn.last_token) {
+    Covered<"router: a text goes on elsewhere">();
+    ++totals.resumes.continued_total;
+    return BeginDecoding(txn);
+  }
+  ++totals.resumes.diverged_total;
+  const Pair& pair = txn.attempt.pair;
+  absl::Status status = WithLeg(
+      absl::DataLossError(absl::StrCat("the text cannot go on: ", pair.chain.chain_id, " and ",
+                                       pair.decode.id, " drew token ", token, " again where ",
+                                       txn.last_token, " was told as the text's token ",
+                                       txn.tokens - 1, ", after ", txn.failure.message())),
+      RoleName(Role::kDecode), pair.decode.id);
+  CloseLegs(txn, "the text cannot go on");
+  Finish(txn, std::move(status));
 }
 
 void RouterCore::State::LearnPrompt(Transaction& txn, int cached_tokens) {
   Attempt& attempt = txn.attempt;
   attempt.through_us = now_us;
-  const int cached = std::clamp(cached_tokens, 0, txn.prompt_tokens);
+  const int cached = std::clamp(cached_tokens, 0, txn.read_tokens());
   totals.predictions.predicted_tokens_total += attempt.predicted.cached_tokens;
   totals.predictions.cached_tokens_total += cached;
   pairing.Correct(attempt.pair, attempt.predicted, cached);
-  pairing.LearnPrompt(attempt.pair, txn.prompt_tokens - cached, attempt.prefill_us, now_us);
+  pairing.LearnPrompt(attempt.pair, txn.read_tokens() - cached, attempt.prefill_us, now_us);
 }
 
 void RouterCore::State::LearnAnswer(const Transaction& txn) {
   const Attempt& attempt = txn.attempt;
-  if (txn.tokens < 2) return;
+  const int drawn = txn.tokens - attempt.drawn_tokens;
+  if (drawn < 2) return;
   pairing.LearnAnswer(attempt.pair, now_us - attempt.begun_us,
-                      (now_us - attempt.first_token_us) / (txn.tokens - 1));
+                      (now_us - attempt.first_token_us) / (drawn - 1));
 }
 
 void RouterCore::State::Complete(Transaction& txn, FinishReason reason) {
@@ -274,19 +316,19 @@ void RouterCore::State::CloseLegs(Transaction& txn, const std::string& reason) {
 
 void RouterCore::State::NoteGrant(Transaction& txn) {
   if (!std::exchange(txn.attempt.ungranted, false)) return;
-  pairing.Granted(txn.attempt.pair, txn.prompt_tokens);
+  pairing.Granted(txn.attempt.pair, txn.read_tokens());
 }
 
 void RouterCore::State::EndPrefillWork(Transaction& txn) {
   NoteGrant(txn);
   if (!std::exchange(txn.attempt.prefill_counted, false)) return;
-  pairing.EndPrefill(txn.attempt.pair, txn.prompt_tokens, txn.attempt.predicted.cached_tokens);
+  pairing.EndPrefill(txn.attempt.pair, txn.read_tokens(), txn.attempt.predicted.cached_tokens);
 }
 
 void RouterCore::State::EndWork(Transaction& txn) {
   EndPrefillWork(txn);
   if (!std::exchange(txn.attempt.decode_counted, false)) return;
-  pairing.EndDecode(txn.attempt.pair, txn.prompt_tokens, txn.max_tokens);
+  pairing.EndDecode(txn.attempt.pair, txn.read_tokens(), txn.new_tokens());
 }
 
 void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> outcome) {
@@ -294,6 +336,7 @@ void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> ou
   finish.call_id = txn.call_id;
   finish.outcome = std::move(outcome);
   finish.attempts = txn.attempts;
+  finish.resumes = txn.resumes;
   finish.chain_id = txn.attempt.pair.chain.chain_id;
   finish.decode_instance = txn.attempt.pair.decode.id;
   Remove(txn);

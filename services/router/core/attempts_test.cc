@@ -105,7 +105,7 @@ TEST_F(AttemptsTest, ARefusalAfterTheFirstTokenIsAFailure) {
   JoinTwoPairs();
   Decoding(1);
   Handle(DecodeEnded{reserve_.attempt_id, kFull});
-  EXPECT_EQ(Only<FinishCall>().attempts, 1);
+  EXPECT_EQ(core_->load().retries_decode.failure_total, 1);
   EXPECT_EQ(core_->load().retries_decode.refused_total, 0);
 }
 

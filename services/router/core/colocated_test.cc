@@ -181,15 +181,22 @@ TEST_F(ColocatedTest, AFailureBeforeTheFirstTokenIsTriedOnceMoreElsewhere) {
   EXPECT_EQ(core_->load().retries_prefill.failure_total, 2);
 }
 
-TEST_F(ColocatedTest, AFailureAfterTheFirstTokenIsToldAsItIs) {
+TEST_F(ColocatedTest, ATextGoesOnOnTheOtherChain) {
   JoinTwo();
   Begin(1);
+  const InstanceRef first = start_.stage0;
   Prompt();
   Token(7);
+  Token(8);
   End(FromChain(kBroken));
-  EXPECT_EQ(Only<FinishCall>().attempts, 1);
-  EXPECT_EQ(InstanceOf(Refusal()), start_.stage0.id);
-  EXPECT_TRUE(core_->AtRest());
+  Again();
+  EXPECT_NE(start_.stage0, first);
+  EXPECT_EQ(start_.drawn_tokens, 1);
+  Prompt();
+  Token(8);
+  EXPECT_THAT(All<DeliverToken>(), IsEmpty());
+  Token(9);
+  EXPECT_EQ(Only<DeliverToken>().token.token, 9);
 }
 
 TEST_F(ColocatedTest, TheStageThatIsNamedIsSuspect) {

@@ -105,7 +105,10 @@ TEST_F(DrainTest, WhatIsHandedBackIsNoAttempt) {
   EXPECT_FALSE(IsEndedByDrain(Refusal())) << "this one counts";
 }
 
-TEST_F(DrainTest, AClientThatHasTokensHearsWhenToTryAgain) {
+TEST_F(DrainTest, AClientWhoseTextMayNotGoOnHearsWhenToTryAgain) {
+  RouterLimits limits;
+  limits.max_resumes = 0;
+  Reset(limits);
   JoinTwoPairs();
   Decoding(1);
   Handle(DecodeEnded{reserve_.attempt_id, kHandedBack});

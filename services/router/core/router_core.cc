@@ -192,8 +192,12 @@ void RouterCore::State::On(const CachesFlushed&) { pairing.DropPredictions(); }
 
 void RouterCore::State::On(const StopMatched& event) {
   Transaction* txn = table.OfCall(event.call_id);
-  if (txn == nullptr || txn->phase != Phase::kDecoding) return;
+  if (txn == nullptr || txn->tokens == 0 || txn->phase == Phase::kSettling) return;
   Covered<"router: a stop string matches">();
+  if (txn->phase != Phase::kDecoding) {  // It was about to go on elsewhere.
+    CloseLegs(*txn, "a stop string matched");
+    return Finish(*txn, FinishReason::kStop);
+  }
   CloseDecode(*txn, "a stop string matched");
   Complete(*txn, FinishReason::kStop);
 }
@@ -206,7 +210,7 @@ void RouterCore::State::On(const ReserveReplied& event) {
   if (!event.ticket.ok()) return FailAttempt(*txn, Role::kDecode, event.ticket.status());
   const Ticket& ticket = *event.ticket;
   Attempt& attempt = txn->attempt;
-  if (absl::Status wrong = CheckTicket(ticket, attempt.pair, txn->prompt_tokens); !wrong.ok()) {
+  if (absl::Status wrong = CheckTicket(ticket, attempt.pair, txn->read_tokens()); !wrong.ok()) {
     return FailAttempt(*txn, Role::kDecode, std::move(wrong));
   }
   NoteGrant(*txn);
@@ -214,13 +218,15 @@ void RouterCore::State::On(const ReserveReplied& event) {
   table.SetPhase(*txn, Phase::kPrefilling);
   attempt.prefill_open = true;
   Emit(OpenStream{attempt.id, attempt.pair.decode, ticket.generation, txn->deadline_us});
-  Emit(StartPrefill{attempt.id, txn->call_id, attempt.pair.chain.stage0, ticket, txn->deadline_us});
+  Emit(StartPrefill{attempt.id, txn->call_id, attempt.pair.chain.stage0, ticket, txn->deadline_us,
+                    attempt.drawn_tokens});
 }
 
 void RouterCore::State::On(const TokenReceived& event) {
   Transaction* txn = table.OfAttempt(event.attempt_id);
   if (txn == nullptr) return;
   if (txn->phase != Phase::kPrefilling && txn->phase != Phase::kDecoding) return;
+  if (txn->attempt.redraws) return Redrawn(*txn, event.token.token);
   if (txn->tokens + static_cast<int>(txn->held.size()) >= txn->max_tokens) {
     return FailAttempt(*txn, Role::kDecode,
                        absl::InternalError(absl::StrCat(

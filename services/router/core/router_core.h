@@ -42,7 +42,10 @@ struct RouterLimits {
   // How long a request waits for a pair while one is expected; 0: not at all. Also the grace of
   // MembershipOptions, which says when one is.
   int64_t pairing_timeout_us = 0;
-  int max_attempts = 2;
+  int max_attempts = 2;  // Before the first token.
+  // How often a request goes on on another pair after its first token; attempts that a drain hands
+  // back are not counted. 0: it never does.
+  int max_resumes = 2;
   // How long a complete answer waits for Prefill.Start's, which brings the report. The chain has
   // sent everything by then, so it is on its way.
   int64_t settle_us = 200'000;
@@ -183,6 +186,7 @@ struct Reserve {
   int64_t deadline_us = kNeverUs;
   int max_tokens = 0;             // The call's, or with `clip` as many as there is room for.
   uint32_t protocol_version = 0;  // That all of the pair's workers speak.
+  int drawn_tokens = 0;  // So many of the told tokens are read behind the prompt; all but one.
 };
 struct OpenStream {
   uint64_t attempt_id = 0;
@@ -196,6 +200,7 @@ struct StartPrefill {
   InstanceRef stage0;
   Ticket ticket;
   int64_t deadline_us = kNeverUs;
+  int drawn_tokens = 0;  // As Reserve's.
 };
 struct StartGeneration {  // On a colocated chain: Prefill.Generate, in place of all three above.
   uint64_t attempt_id = 0;
@@ -203,7 +208,8 @@ struct StartGeneration {  // On a colocated chain: Prefill.Generate, in place of
   InstanceRef stage0;
   std::vector<KvWriter> stages;  // All processes of the chain.
   int64_t deadline_us = kNeverUs;
-  int max_tokens = 0;  // As Reserve's.
+  int max_tokens = 0;    // As Reserve's,
+  int drawn_tokens = 0;  // and this.
 };
 struct AbortPrefill {  // Cancel Start's call or Prefill.Generate's, and send Abort.
   uint64_t attempt_id = 0;
@@ -227,6 +233,7 @@ struct FinishCall {
   uint64_t call_id = 0;
   absl::StatusOr<FinishReason> outcome;  // An error carries leg and instance.
   int attempts = 0;
+  int resumes = 0;              // Those of the attempts that began after the first token.
   std::string chain_id;         // The last attempt's; empty if none was paired.
   std::string decode_instance;  // Stage 0 of a colocated chain.
 };
@@ -240,6 +247,12 @@ struct RetryCounts {
   int64_t drain_total = 0;
   int64_t overload_total = 0;
   int64_t refused_total = 0;
+};
+
+// Requests that went on on another pair, by what that pair drew first.
+struct ResumeCounts {
+  int64_t continued_total = 0;  // The last token that was told, again.
+  int64_t diverged_total = 0;   // Another one.
 };
 
 // What the router predicted to be cached, and what was.
@@ -259,6 +272,7 @@ struct RouterLoad {
   int decoding = 0;
   RetryCounts retries_prefill;  // By the leg that failed, drains or is full.
   RetryCounts retries_decode;
+  ResumeCounts resumes;
   int64_t budget_exhausted_total = 0;   // Retries that the budget did not allow.
   int64_t pauses_total = 0;             // This router stood still, or was that late.
   int64_t leases_expired_total = 0;     // Workers that fell silent.

@@ -234,14 +234,6 @@ TEST_F(RouterCoreTest, AFirstTokenProvesThatItsWorkersServe) {
   EXPECT_EQ(core_->membership().Find(served.decode)->probation_until_us, 0);
 }
 
-TEST_F(RouterCoreTest, NothingIsRetriedAfterTheFirstToken) {
-  JoinTwoPairs();
-  Decoding(1);
-  Handle(DecodeEnded{reserve_.attempt_id, kBroken});
-  EXPECT_THAT(All<Reserve>(), IsEmpty());
-  EXPECT_EQ(Only<FinishCall>().attempts, 1);
-}
-
 TEST_F(RouterCoreTest, WhatFailsEverywhereIsNotRetried) {
   JoinTwoPairs();
   Reserving(1);

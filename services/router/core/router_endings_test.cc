@@ -121,6 +121,9 @@ TEST_F(RouterCoreTest, ADeadlineEndsBothLegsInEveryPhase) {
 // ---- The cluster ----
 
 TEST_F(RouterCoreTest, ALostWorkerEndsOnlyItsOwnRequests) {
+  RouterLimits limits;
+  limits.max_resumes = 0;
+  Reset(limits);
   JoinTwoPairs();
   std::map<std::string, std::vector<uint64_t>> calls_of_decode;
   for (uint64_t call_id = 1; call_id <= 4; ++call_id) {

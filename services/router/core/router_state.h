@@ -123,10 +123,14 @@ struct RouterCore::State {
   void LearnPrompt(Transaction& txn, int cached_tokens);
   void LearnAnswer(const Transaction& txn);
   void FailAttempt(Transaction& txn, Role reporter, absl::Status status);
+  bool MayBeginAgain(const Transaction& txn, bool handed_back) const;
+  bool MayResume(const Transaction& txn, bool handed_back) const;
   bool Retry(Transaction& txn, Role blamed, const absl::Status& status);
   void SuspectBlamed(const Pair& pair, Role blamed, const absl::Status& status);
   void TellPrompt(Transaction& txn, const std::vector<SampledToken>& tokens);
   void TellToken(Transaction& txn, const SampledToken& token);
+  void BeginDecoding(Transaction& txn);
+  void Redrawn(Transaction& txn, int32_t token);
   void Complete(Transaction& txn, FinishReason reason);
   void TimeOut(Transaction& txn);
 

@@ -3,6 +3,7 @@
 #ifndef SERVICES_ROUTER_CORE_TRANSACTION_H_
 #define SERVICES_ROUTER_CORE_TRANSACTION_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -44,10 +45,14 @@ struct Attempt {
   bool decode_counted = false;   // Its tokens still count as work of the decode service.
   bool ungranted = false;        // It began on a full decode service, and waits for its pages.
   Predicted predicted;           // What its chain should have cached.
+  // Told tokens that it reads behind the prompt, and whether it has still to draw the one behind
+  // them, which the client has too: if it draws another one, its text is not the client's.
+  int drawn_tokens = 0;
+  bool redraws = false;
   int64_t begun_us = 0;
   int64_t prefill_us = 0;      // When the chain was given the prompt.
   int64_t through_us = 0;      // When it was through with it; 0: it is not.
-  int64_t first_token_us = 0;  // When that came; 0: it has not.
+  int64_t first_token_us = 0;  // When its first one came; 0: it has not.
 };
 
 struct Transaction {
@@ -65,10 +70,13 @@ struct Transaction {
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
   Phase phase = Phase::kWaiting;
   int attempts = 0;
-  int handed_back = 0;   // Attempts returned by draining workers: no failures.
-  int refused = 0;       // Attempts refused by full workers: no failures.
-  int tokens = 0;        // Sent to the client.
-  bool excused = false;  // The wait that it is in has been prolonged by a pause of the router.
+  int handed_back = 0;     // Attempts returned by draining workers: no failures.
+  int refused = 0;         // Attempts refused by full workers: no failures.
+  int tokens = 0;          // Sent to the client,
+  int32_t last_token = 0;  // the last of them.
+  int resumes = 0;         // Attempts that began after the first token.
+  int failed_resumes = 0;  // Failures after it, but for attempts that were handed back.
+  bool excused = false;    // The wait that it is in has been prolonged by a pause of the router.
   bool prompt_logprobs = false;
   bool prompt_told = false;                   // Not again after a retry: it would be the same.
   std::vector<SampledToken> held;             // This attempt's, until the prompt is sent.
@@ -78,9 +86,19 @@ struct Transaction {
   std::optional<FailedPair> failed;
   absl::Status failure;
 
+  // For the next attempt: what has been told is read, but for the last token, which is drawn again.
+  int drawn_tokens() const { return std::max(tokens - 1, 0); }
   Ask ask() const {
-    return {prompt_tokens, asked_tokens, clip, prefix, routing_key, protocol_version};
+    return {prompt_tokens + drawn_tokens(),
+            asked_tokens - drawn_tokens(),
+            clip,
+            prefix,
+            routing_key,
+            drawn_tokens() > 0 ? std::max(protocol_version, kResumeVersion) : protocol_version};
   }
+  // What the attempt reads, and may draw at most.
+  int read_tokens() const { return prompt_tokens + attempt.drawn_tokens; }
+  int new_tokens() const { return max_tokens - attempt.drawn_tokens; }
   bool AwaitsPrompt() const { return prompt_logprobs && !prompt_told; }
   // Whether the client's answer is complete but for the report.
   bool Complete() const { return phase == Phase::kSettling && !AwaitsPrompt(); }

@@ -24,9 +24,9 @@ absl::Status RouterCore::State::NoPair(const std::string& what_happened) const {
 absl::Status RouterCore::State::WhyNone(absl::Status status, uint32_t version) {
   if (!absl::IsNotFound(status) || version == 0) return status;
   return WithLeg(absl::UnavailableError(absl::StrCat(
-                     "structured output and bounds of reasoning need workers of protocol version ",
-                     version, ", and all that are ready are of an older one; try again when they ",
-                     "have been upgraded")),
+                     "structured output, bounds of reasoning and texts that go on elsewhere need ",
+                     "workers of protocol version ", version, ", and all that are ready are of an ",
+                     "older one; try again when they have been upgraded")),
                  "router", "");
 }
 
@@ -101,7 +101,7 @@ absl::StatusOr<Choice> RouterCore::State::ChooseAgain(const Transaction& txn) {
     if (!absl::IsNotFound(other.status())) return other;
   }
   absl::StatusOr<Choice> any = pairing.Choose(membership.roster(), txn.ask(), nullptr);
-  if (!any.ok()) return WhyNone(any.status(), txn.protocol_version);
+  if (!any.ok()) return WhyNone(any.status(), txn.ask().protocol_version);
   return any;
 }
 

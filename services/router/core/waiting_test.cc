@@ -327,11 +327,12 @@ TEST_F(WaitingTest, AFailureThatIsNobodysDeathIsReportedAtOnce) {
   EXPECT_TRUE(core_->AtRest());
 }
 
-TEST_F(WaitingTest, NothingWaitsAfterTheFirstToken) {
+TEST_F(WaitingTest, ATextWaitsForAPairToGoOn) {
   Join({stage_, decode_});
   Decoding(1);
   Handle(DecodeEnded{reserve_.attempt_id, kBroken});
-  EXPECT_EQ(Only<FinishCall>().attempts, 1);
+  EXPECT_THAT(All<FinishCall>(), IsEmpty());
+  EXPECT_EQ(core_->load().waiting, 1);
 }
 
 TEST_F(WaitingTest, WithoutATimeoutNobodyWaits) {

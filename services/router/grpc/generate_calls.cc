@@ -164,6 +164,7 @@ v1::Finished FinishedToProto(Outcome outcome) {
   finished.set_prefill_chain(std::move(outcome.chain_id));
   finished.set_decode_instance(std::move(outcome.decode_instance));
   finished.set_attempts(outcome.attempts);
+  finished.set_resumes(outcome.resumes);
   for (std::string& warning : outcome.warnings) finished.add_warnings(std::move(warning));
   return finished;
 }

@@ -39,6 +39,15 @@ std::vector<int32_t> ExpectedTokens(const v1::StartRequest& request) {
   return {ids.begin() + 1, ids.end()};
 }
 
+// The client of a request that goes on has been told of its prompt.
+v1::SamplingParams SamplingOf(const LegRequest& request) {
+  v1::SamplingParams sampling = request.sampling;
+  if (request.drawn_tokens == 0) return sampling;
+  sampling.set_drawn_tokens(request.drawn_tokens);
+  sampling.clear_prompt_logprobs();
+  return sampling;
+}
+
 std::vector<SampledToken> TokensOf(const v1::StartResponse& prompt) {
   std::vector<SampledToken> tokens;
   tokens.reserve(static_cast<size_t>(prompt.prompt_tokens_size()));
@@ -175,7 +184,7 @@ void Legs::Reserve(const router::Reserve& action, const LegRequest& request) {
     call->request.mutable_prompt_token_ids()->Assign(request.prompt_ids.begin(),
                                                      request.prompt_ids.end());
   }
-  *call->request.mutable_sampling() = request.sampling;
+  *call->request.mutable_sampling() = SamplingOf(request);
   for (const KvWriter& writer : action.writers) {
     *call->request.add_writers() = rpc::ToProto(writer);
   }
@@ -262,7 +271,7 @@ v1::StartRequest Legs::StartRequestOf(const BeginCall& begin, const LegRequest& 
   start.set_attempt_id(begin.attempt_id);
   rpc::SetPromptIds(request.prompt_ids, callbacks_.contact_of(begin.worker).protocol_version,
                     start);
-  *start.mutable_sampling() = request.sampling;
+  *start.mutable_sampling() = SamplingOf(request);
   start.set_timeout_ms(begin.timeout_ms);
   start.set_cache_salt(request.cache_salt);
   start.set_priority(request.priority);

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,8 +30,9 @@ namespace baton::router {
 
 // What both legs are told of a request. Copied into the calls.
 struct LegRequest {
-  const std::vector<int32_t>& prompt_ids;
-  const v1::SamplingParams& sampling;  // Complete.
+  std::span<const int32_t> prompt_ids;  // The last `drawn_tokens` of them are of the text.
+  int drawn_tokens = 0;
+  const v1::SamplingParams& sampling;  // Complete, but for drawn_tokens.
   const std::string& cache_salt;
   int priority = 0;
   const tracing::TraceContext& trace;
