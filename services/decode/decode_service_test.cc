@@ -56,15 +56,18 @@ TEST_F(DecodeServiceTest, LogprobsComeIfAskedFor) {
   EXPECT_EQ(answer.tokens[1].logprobs().top(0).token_id(), answer.tokens[1].token_id());
 }
 
-// What is generated under penalties, by their definition.
+// What is generated under penalties, by their definition. The prompt's last drawn_tokens are text.
 std::vector<int32_t> Penalised(const PromptKv& kv, const v1::ReserveRequest& request,
                                int32_t first) {
   const v1::SamplingParams& sampling = request.sampling();
+  const int drawn = sampling.drawn_tokens();
   const std::vector<int32_t> prompt(request.prompt_token_ids().begin(),
-                                    request.prompt_token_ids().end());
-  std::vector<int32_t> ids{first};
+                                    request.prompt_token_ids().end() - drawn);
+  std::vector<int32_t> ids(request.prompt_token_ids().end() - drawn,
+                           request.prompt_token_ids().end());
+  ids.push_back(first);
   while (static_cast<int>(ids.size()) < sampling.max_tokens()) {
-    const int position = request.prompt_tokens() + static_cast<int>(ids.size()) - 1;
+    const int position = request.prompt_tokens() - drawn + static_cast<int>(ids.size()) - 1;
     std::vector<double> logits(kVocab, 0);
     logits[static_cast<size_t>(FakeModel::Next(ids.back(), position, kv.sum))] = 10;
     for (const v1::LogitBias& bias : sampling.logit_bias()) logits[bias.token_id()] += bias.bias();
@@ -80,6 +83,7 @@ std::vector<int32_t> Penalised(const PromptKv& kv, const v1::ReserveRequest& req
     ids.push_back(
         static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
   }
+  ids.erase(ids.begin(), ids.begin() + drawn);
   return ids;
 }
 
@@ -110,6 +114,27 @@ TEST_F(DecodeServiceTest, PenaltiesKnowWhatWasGeneratedAndThePrompt) {
     texts.insert(ids);
   }
   EXPECT_EQ(texts.size(), 4u) << "each changes the text";
+}
+
+TEST_F(DecodeServiceTest, PenaltiesKnowWhatWasDrawnElsewhere) {
+  const PromptKv kv(layout_, 2, 5);
+  v1::ReserveRequest request = Request(1, 6, 16);
+  for (const int32_t id : {30, 31, 5, 30, 31, 30}) request.add_prompt_token_ids(id);
+  v1::SamplingParams& sampling = *request.mutable_sampling();
+  sampling.set_drawn_tokens(3);
+  sampling.set_frequency_penalty(1.5F);
+  sampling.set_repetition_penalty(1.4F);
+  for (int i = 0; i < 3; ++i) {
+    v1::LogitBias& bias = *sampling.add_logit_bias();
+    bias.set_token_id(30 + i);
+    bias.set_bias(12.0F - 0.75F * static_cast<float>(i));
+  }
+  const auto ticket = Reserve(request);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  HandOver(*ticket, kv, 17);
+  const std::vector<int32_t> ids = Generate(1, ticket->generation).ids();
+  EXPECT_EQ(ids.size(), 13u) << "16 with what was drawn";
+  EXPECT_EQ(ids, Penalised(kv, request, 17));
 }
 
 TEST_F(DecodeServiceTest, EndOfSequenceStopsAtTheFirstToken) {
@@ -300,6 +325,16 @@ TEST_F(DecodeServiceTest, BadRequestsNameTheField) {
        [](auto& r) {
          r.mutable_sampling()->set_repetition_penalty(1.5F);
          r.mutable_prompt_token_ids()->Resize(6, -1);
+       }},
+      {"prompt_token_ids",
+       [](auto& r) {
+         r.mutable_sampling()->set_frequency_penalty(1);
+         r.mutable_sampling()->set_drawn_tokens(1);
+       }},
+      {"sampling.drawn_tokens",
+       [](auto& r) {
+         r.mutable_sampling()->set_max_tokens(20);
+         r.mutable_sampling()->set_drawn_tokens(6);
        }},
       {"timeout_ms", [](auto& r) { r.set_timeout_ms(0); }},
       {"timeout_ms", [](auto& r) { r.set_timeout_ms(std::numeric_limits<int64_t>::max()); }},

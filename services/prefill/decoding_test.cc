@@ -179,6 +179,36 @@ TEST(DecodingTest, PenaltiesSeeTheWholeText) {
   EXPECT_LT(sevens, 40);
 }
 
+// A chain that reads the prompt and a part of the text goes on with the rest.
+TEST_P(ColocatedTest, GoesOnWithATextThatWasBegunElsewhere) {
+  const auto [stages, ranks] = GetParam();
+  TestChain chain({.stages = stages, .ranks = ranks, .decodes = true});
+  ASSERT_TRUE(chain.WaitReady());
+  uint64_t attempt = 0;
+  for (const bool penalised : {false, true}) {
+    v1::StartRequest whole = RequestOf(++attempt, TestChain::Prompt(20, 1), 60);
+    if (penalised) {
+      whole.mutable_sampling()->set_repetition_penalty(2);
+      whole.mutable_sampling()->set_frequency_penalty(2);
+      v1::LogitBias& bias = *whole.mutable_sampling()->add_logit_bias();
+      bias.set_token_id(7);
+      bias.set_bias(60);
+    }
+    const std::vector<int32_t> text = Generate(chain, whole).Text();
+    ASSERT_EQ(text.size(), 60u);
+    for (const int drawn : {1, 33, 59}) {
+      v1::StartRequest rest = whole;
+      rest.set_attempt_id(++attempt);
+      rest.mutable_sampling()->set_drawn_tokens(drawn);
+      for (int i = 0; i < drawn; ++i) rest.add_prompt_token_ids(text[static_cast<size_t>(i)]);
+      const Answer answer = Generate(chain, rest);
+      EXPECT_EQ(answer.Text(), std::vector<int32_t>(text.begin() + drawn, text.end()))
+          << answer.status;
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH);
+    }
+  }
+}
+
 TEST(DecodingTest, TheContextBoundsTheText) {
   TestChain chain({.stages = 2, .page_count = 8, .decodes = true});
   ASSERT_TRUE(chain.WaitReady());
@@ -200,6 +230,9 @@ TEST(DecodingTest, RefusesWhatIsNotForIt) {
   EXPECT_EQ(FieldOf(Generate(colocated, RequestOf(1, TestChain::Prompt(1024, 1), 5)).status),
             "prompt_token_ids");
   EXPECT_TRUE(absl::IsFailedPrecondition(Generate(colocated, RequestOf(1, prompt, 5), 1).status));
+  v1::StartRequest all_drawn = RequestOf(1, prompt, 50);
+  all_drawn.mutable_sampling()->set_drawn_tokens(20);
+  EXPECT_EQ(FieldOf(Generate(colocated, all_drawn).status), "sampling.drawn_tokens");
   const absl::Status status = Generate(plain, RequestOf(1, prompt, 5)).status;
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_EQ(LegOf(status), "prefill");

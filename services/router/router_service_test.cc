@@ -14,6 +14,7 @@
 namespace baton::router {
 namespace {
 
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -122,6 +123,47 @@ TEST_F(RouterServiceTest, AFailedPrefillIsRetriedOnAnotherChainWithTheSameSeed) 
             Decode(1).Get().reserves.at(0).sampling().seed());
   Decode(0).Await([](const auto& seen) { return seen.decode_aborts.size() == 1; });
   EXPECT_THAT(router_->gateway().ScrapeMetrics(), HasSubstr("baton_request_retries_total"));
+}
+
+TEST_F(RouterServiceTest, ATextGoesOnOnAnotherPair) {
+  Add(TestStage("c0", 0, 1), {});
+  Add(TestDecode("d0"), {.tokens = {hello_[0], hello_[1], hello_[2]}, .end = kGone});
+  Add(TestStage("c1", 0, 1), {});
+  Add(TestDecode("d1"), {.tokens = {hello_.begin() + 2, hello_.end()}});
+  JoinAll();
+  v1::GenerateRequest request = Request();
+  request.mutable_sampling()->set_logprobs(true);
+  const Answer answer = Generate(request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.text, "hello world");
+  EXPECT_EQ(answer.token_ids, hello_);
+  EXPECT_EQ(answer.finished.resumes(), 1);
+  EXPECT_EQ(answer.finished.usage().completion_tokens(), static_cast<int>(hello_.size()));
+  const v1::ReserveRequest first = Decode(0).Get().reserves.at(0);
+  const v1::ReserveRequest second = Decode(1).Get().reserves.at(0);
+  EXPECT_EQ(first.sampling().drawn_tokens(), 0);
+  EXPECT_EQ(second.sampling().drawn_tokens(), 2);
+  EXPECT_EQ(second.sampling().max_tokens(), first.sampling().max_tokens());
+  EXPECT_EQ(second.sampling().seed(), first.sampling().seed());
+  EXPECT_EQ(second.prompt_tokens(), first.prompt_tokens() + 2);
+  const v1::StartRequest start = Prefill(1).Get().starts.at(0);
+  std::vector<int32_t> read(first.prompt_token_ids().begin(), first.prompt_token_ids().end());
+  read.insert(read.end(), hello_.begin(), hello_.begin() + 2);
+  EXPECT_THAT(start.fixed_prompt_token_ids(), ElementsAreArray(read));
+  EXPECT_THAT(second.prompt_token_ids(), ElementsAreArray(read));
+  EXPECT_EQ(start.sampling().drawn_tokens(), 2);
+}
+
+TEST_F(RouterServiceTest, AnotherTextDoesNotGoOn) {
+  Add(TestStage("c0", 0, 1), {});
+  Add(TestDecode("d0"), {.tokens = {hello_[0], hello_[1]}, .end = kGone});
+  Add(TestStage("c1", 0, 1), {});
+  Add(TestDecode("d1"), {.tokens = hello_});
+  JoinAll();
+  const Answer answer = Generate(Request());
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::DATA_LOSS);
+  EXPECT_THAT(answer.token_ids, ElementsAreArray(hello_.begin(), hello_.begin() + 2));
+  EXPECT_EQ(answer.finished_count, 0);
 }
 
 TEST_F(RouterServiceTest, ADeadWorkerIsReportedWithWhatToDo) {

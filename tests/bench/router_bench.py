@@ -1,16 +1,27 @@
-"""The router's choice: what it takes, and what it gains.
+"""The router's choice: what it takes, and what it gains; and texts whose workers die.
 
 choice_us, choice_growth, heartbeat_us: the core's times at 10,000 workers, and over 64 (router_bench.cc).
 cost_gain_*: `baton simulate` of a trace in the form of Mooncake's, whose prompts share system prompts and grow turn by
 turn: the mean time to first token of --load-balance-policy cost over that of another policy. Below 1 cost is sooner.
+resume_*: real processes, models/austen: 50 streams, one after the other's end, while 100 times one of three decode
+services is killed and started again. failed: requests that ended with an error; wrong: that were told another text than
+without kills; resumes: how often a text went on elsewhere.
 """
 
+import concurrent.futures
 import json
 import random
 import subprocess
 import sys
+import tempfile
+import threading
 
 from simulation import PROFILES, ROOT, first_token_us, simulate
+
+sys.path.insert(0, str(ROOT / "tools" / "cluster"))
+
+import cluster as clusters  # noqa: E402
+from client import Client  # noqa: E402
 
 CLUSTER = ["--timed-profile", PROFILES / "qwen3-235b-h20.json", "--prefill-chains", 4, "--pp-size", 4, "--decodes", 4,
            "--kv-cache-tokens", 1 << 20, "--decode-kv-cache-tokens", 1 << 22, "--max-running-requests", 512]
@@ -19,6 +30,7 @@ SECONDS = 60
 SESSIONS_PER_SECOND = 4
 SYSTEM_PROMPTS = 24
 POLICIES = ("cost", "cache_aware", "least_load", "round_robin")
+STREAMS, TEXTS, KILLS, DECODES = 50, 25, 100, 3
 
 
 def conversations(seed=31):
@@ -38,6 +50,49 @@ def conversations(seed=31):
     return sorted(rows, key=lambda row: row[0])
 
 
+def text_of(client, number):
+    """One of TEXTS answers, greedy or drawn."""
+    prompt = [random.Random(number).randrange(4_000) for _ in range(40 + 20 * number)]
+    sampling = {"temperature": 0} if number % 2 else {"temperature": 1, "seed": number, "frequency_penalty": 0.3}
+    return client.generate(prompt, max_tokens=150, ignore_eos=True, **sampling)
+
+
+def measure_resumes(flat):
+    stopped, ended = threading.Event(), []
+
+    def stream(client, expected, first):
+        number = first
+        while not stopped.is_set():
+            number = (number + 1) % TEXTS
+            answer = text_of(client, number)
+            ended.append((answer.error, answer.tokens == expected[number],
+                          0 if answer.error else answer.finished.resumes))
+    with tempfile.TemporaryDirectory() as logs, \
+            clusters.Cluster(str(ROOT / "models" / "austen"), logs, stages=1, decodes=DECODES,
+                             flags=["--kv-cache-tokens", 60_000]) as cluster, Client(cluster.target) as client, \
+            concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+        expected = [text_of(client, number).tokens for number in range(TEXTS)]
+        streams = [pool.submit(stream, client, expected, i) for i in range(STREAMS)]
+        try:
+            for kill in range(KILLS):
+                victim = cluster.processes[f"decode-{kill % DECODES}"]
+                clusters.wait_until(
+                    lambda: cluster.metric(victim.name, "baton_requests_running") > 0, 30, "texts on the victim")
+                victim.kill()
+                victim.start()
+                cluster.wait_ready()
+        finally:
+            stopped.set()
+        for one in streams:
+            one.result()
+    flat["resume_requests"] = len(ended)
+    flat["resume_failed"] = sum(error is not None for error, _, _ in ended)
+    flat["resume_wrong"] = sum(error is None and not same for error, same, _ in ended)
+    flat["resumes"] = sum(resumes for _, _, resumes in ended)
+    for error in [error for error, _, _ in ended if error is not None][:5]:
+        print(error.details(), file=sys.stderr)
+
+
 def main():
     core = subprocess.run([ROOT / "bazel-bin/tests/bench/router_bench"], check=True, stdout=subprocess.PIPE, text=True)
     flat = json.loads(core.stdout)
@@ -50,6 +105,7 @@ def main():
         flat[f"ttft_{policy}_ms"] = round(means[policy], 2)
     for policy in POLICIES[1:]:
         flat[f"cost_gain_{policy}"] = round(means["cost"] / means[policy], 3)
+    measure_resumes(flat)
     print(json.dumps(flat))
     return 0
 
