@@ -19,6 +19,7 @@ from test_openai import PROMPT, curl, events
 
 FLAGS = ["--page-size", 16, "--kv-cache-tokens", 8192]
 COUNT = 12
+ENDS = ["--served-model-name", "tiny", "--max-resumes", 0]  # Texts end with their workers.
 LENGTHS = [1, 15, 16, 17, 64, 100, 257, 600]
 
 
@@ -245,7 +246,7 @@ def test_a_bounded_time_between_tokens_changes_no_text(tiny_model, tmp_path, ora
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_stage_that_dies_ends_requests_and_the_chain_comes_back(tiny_model, tmp_path, victim):
-    with colocated_cluster(tiny_model, tmp_path, 2) as cluster, Client(cluster.target) as client:
+    with colocated_cluster(tiny_model, tmp_path, 2, router_flags=ENDS) as cluster, Client(cluster.target) as client:
         first = threading.Event()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             answer = pool.submit(client.generate, prompt_of(100), on_first=first.set, temperature=0, max_tokens=7000,
@@ -263,7 +264,7 @@ def test_a_stage_that_dies_ends_requests_and_the_chain_comes_back(tiny_model, tm
 
 
 def test_a_stage_that_stands_still_ends_requests(tiny_model, tmp_path):
-    with colocated_cluster(tiny_model, tmp_path, 2) as cluster, Client(cluster.target) as client:
+    with colocated_cluster(tiny_model, tmp_path, 2, router_flags=ENDS) as cluster, Client(cluster.target) as client:
         first = threading.Event()
         stage = cluster.processes["colocated-0-1"]
         with concurrent.futures.ThreadPoolExecutor(1) as pool:

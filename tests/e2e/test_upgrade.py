@@ -98,7 +98,8 @@ def test_a_draining_decode_finishes_its_streams_and_takes_no_more(tiny_model, tm
 
 def test_what_outlives_the_drain_hears_when_to_try_again(tiny_model, tmp_path):
     with clusters.Cluster(tiny_model, tmp_path, stages=1, decodes=1, flags=SLOW, decode_flags=[
-            "--drain-timeout-ms", 500]) as cluster, Client(cluster.target) as client, \
+            "--drain-timeout-ms", 500], router_flags=["--pairing-timeout-ms", 500]) as cluster, \
+            Client(cluster.target) as client, \
             concurrent.futures.ThreadPoolExecutor(2) as pool:
         answer = stream(pool, client, 5000)
         connection = http.client.HTTPConnection("127.0.0.1", cluster.http_port, timeout=60 * clusters.PATIENCE)

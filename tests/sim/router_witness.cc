@@ -288,6 +288,15 @@ void RouterWitness::Complete(Request& request, FinishReason reason) {
   request.until_us = request.awaits_prompt() ? kNeverUs : world_.now_us() + limits_.settle_us;
 }
 
+// It has waited in vain since a drain handed it back; one with a text is counted as ended by that.
+RouterWitness::End RouterWitness::EndOfDrained(const Request& request) {
+  totals_.drain.worker_total += request.told > 0 ? 1 : 0;
+  End end = request.failed->otherwise;
+  end.leg = "router";
+  end.instance = "";
+  return end;
+}
+
 // ---- Time ----
 
 void RouterWitness::Hear(const router::Tick& /*event*/) {}
@@ -324,7 +333,7 @@ void RouterWitness::HearTimer(Request& request) {
       if (over) break;
       end.code = absl::StatusCode::kUnavailable;
       if (request.failed.has_value()) end = request.failed->otherwise;
-      if (end.by_drain) end.leg = "router", end.instance = "";
+      if (end.by_drain) end = EndOfDrained(request);
       break;
     case Phase::kPrefilling:
     case Phase::kSettling:

@@ -141,6 +141,7 @@ class RouterWitness {
   void JudgeRefused(const Request& request, Failure& failure);
   void JudgeFailed(const Request& request, Failure& failure, bool first);
   void Complete(Request& request, FinishReason reason);
+  End EndOfDrained(const Request& request);
   void Tell(Request& request, int tokens);
   void Serves(Request& request);
   void MustEnd(const Request& request, End end);

@@ -171,7 +171,7 @@ void RouterWitness::See(const router::FinishCall& action) {
   } else if (of.waits() && members_.Pairs().empty() && PairAwaitedUntilUs() == 0) {
     End end{std::nullopt, absl::StatusCode::kUnavailable, "router", "", false, false};
     if (of.failed.has_value()) end = of.failed->otherwise;
-    if (end.by_drain) end.leg = "router", end.instance = "";
+    if (end.by_drain) end = EndOfDrained(of);
     CheckEnd(action, end);
   } else if (of.waits() && !FitsSome(of, nullptr, /*with_room=*/false)) {
     CheckEnd(action,

@@ -112,6 +112,7 @@ void RouterCore::State::Refuse(Transaction& txn, const absl::Status& no_pair) {
                       absl::StrCat(txn.failure.message(), "; then ", no_pair.message()));
   // Who drains has not failed: its successor is late.
   if (IsEndedByDrain(txn.failure)) {
+    if (txn.tokens > 0) ++totals.drain.worker_total;
     return Finish(txn, EndedByDrain(WithLeg(std::move(status), "router", "")));
   }
   Finish(txn, WithLeg(std::move(status), LegOf(txn.failure).value_or("router"),
