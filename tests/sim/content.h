@@ -32,7 +32,8 @@ inline bool IsInVocabulary(int32_t token) { return 0 <= token && token < kVocabu
 
 // What a request reads that goes on elsewhere is another prompt: its own, and `drawn` tokens of its
 // answer. Its draws go on where that answer stands.
-inline constexpr int kDrawnShift = 40;
+inline constexpr int kDrawnShift = 48;
+inline uint64_t NewPromptId(Random& random) { return random.Next() >> (64 - kDrawnShift); }
 inline uint64_t ResumedId(uint64_t prompt_id, int drawn) {
   return prompt_id | static_cast<uint64_t>(drawn) << kDrawnShift;
 }

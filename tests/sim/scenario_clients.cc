@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/content.h"
 #include "tests/sim/scenario.h"
 
 namespace baton::sim {
@@ -76,7 +77,7 @@ int64_t DrawTimeAllowed(Random& random, const Scenario& scenario, const Load& lo
 Client DrawClient(Random& random, const Scenario& scenario, const Load& load) {
   const Topology& topology = scenario.topology;
   Client client;
-  client.prompt_id = random.Next();
+  client.prompt_id = NewPromptId(random);
   client.prompt_tokens = DrawPromptTokens(random, topology, load);
   client.max_tokens = random.Chance(0.2)   ? 1
                       : random.Chance(0.1) ? static_cast<int>(random.Between(40, 200))
@@ -102,7 +103,7 @@ void AddChoices(Random& random, Scenario& scenario, Client client) {
   const int64_t more = random.Between(1, 3);
   for (int64_t i = 1; i <= more; ++i) {
     client.request_id = absl::StrCat(id, "-choice-", i);
-    client.prompt_id = random.Next();  // Seeds differ, and with them all that follows.
+    client.prompt_id = NewPromptId(random);  // Seeds differ, and with them all that follows.
     scenario.clients.push_back(client);
   }
 }
@@ -130,7 +131,7 @@ void DrawClients(Random& random, Scenario& scenario) {
   for (int twin = 0; twin < 2; ++twin) {
     Client client;
     client.request_id = "twin";
-    client.prompt_id = random.Next();
+    client.prompt_id = NewPromptId(random);
     client.prompt_tokens = scenario.topology.page_size * 2;
     client.max_tokens = 20;
     client.submit_us = 5 * kSecond + twin;

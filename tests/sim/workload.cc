@@ -1,3 +1,4 @@
+#include "tests/sim/content.h"
 #include "tests/sim/workload.h"
 
 #include <string>
@@ -83,7 +84,7 @@ void Workload::SendProbe(int router, int64_t at_us) {
   Client client;
   client.router = router;
   client.request_id = absl::StrCat("probe-", ++probes_);
-  client.prompt_id = world_.random().Next();
+  client.prompt_id = NewPromptId(world_.random());
   client.prompt_tokens = topology_.page_size * 3 + 1;
   client.max_tokens = 10;
   // One after the other: a short queue is no fault.
