@@ -83,9 +83,8 @@ Largest LargestOf(const Roster& roster, const Ask& ask, const FailedPair* failed
     roster.VisitPairs([&](size_t chain, size_t decode) {
       const Pair& of_chain = roster.chains.At(chain)->pair;
       const Pair& of_decode = of_chain.colocated() ? of_chain : roster.decodes.At(decode)->pair;
-      const bool same = failed != nullptr && of_chain.chain.stages == failed->pair.chain.stages &&
-                        of_decode.decode == failed->pair.decode &&
-                        of_decode.followers == failed->pair.followers;
+      const bool same =
+          failed != nullptr && failed->HasChain(of_chain) && failed->HasDecode(of_decode);
       if (same || too_old(of_chain) || too_old(of_decode)) return true;
       largest.Count(of_chain, of_decode, ask.prompt_tokens);
       return true;
@@ -434,16 +433,13 @@ Pairing::Halves Pairing::AllHalves(const Roster& roster, const Ask& ask,
   for (size_t slot = 0; slot < roster.chains.slots(); ++slot) {
     std::optional<Half> half = ChainHalf(slot, ask);
     if (!half.has_value()) continue;
-    const Pair& pair = roster.chains.At(slot)->pair;
-    half->same = failed != nullptr && pair.chain.stages == failed->pair.chain.stages;
+    half->same = failed != nullptr && failed->HasChain(roster.chains.At(slot)->pair);
     (half->kept->limits.colocated ? halves.alone : halves.chains).push_back(*half);
   }
   for (size_t slot = 0; slot < roster.decodes.slots(); ++slot) {
     std::optional<Half> half = DecodeHalf(slot, ask);
     if (!half.has_value()) continue;
-    const Pair& pair = roster.decodes.At(slot)->pair;
-    half->same = failed != nullptr && pair.decode == failed->pair.decode &&
-                 pair.followers == failed->pair.followers;
+    half->same = failed != nullptr && failed->HasDecode(roster.decodes.At(slot)->pair);
     halves.decodes.push_back(*half);
   }
   return halves;

@@ -38,6 +38,11 @@ namespace baton::router {
 struct FailedPair {
   Pair pair;
   Role leg = Role::kPrefill;  // Which of the two failed.
+
+  bool HasChain(const Pair& other) const { return other.chain.stages == pair.chain.stages; }
+  bool HasDecode(const Pair& other) const {
+    return other.decode == pair.decode && other.followers == pair.followers;
+  }
 };
 
 // What is asked for.
