@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,13 +77,14 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
   reservation.sampling =
       std::make_shared<SequenceSampling>(SequenceSampling{std::move(sampler), TokenHistory()});
   if (request.prompt_token_ids().empty()) return reservation;
-  std::vector<int32_t> ids(request.prompt_token_ids().begin(), request.prompt_token_ids().end());
+  const std::span<const int32_t> ids(request.prompt_token_ids().data(),
+                                     static_cast<size_t>(request.prompt_token_ids().size()));
   if (request.uses_cache()) {
-    event.tokens = std::make_shared<const std::vector<int32_t>>(ids);
+    event.tokens = std::make_shared<const std::vector<int32_t>>(ids.begin(), ids.end());
     event.cache_salt = request.cache_salt();
   }
   if (reservation.sampling->sampler.params().NeedsPrompt()) {
-    reservation.sampling->history.SetPrompt(std::move(ids));
+    reservation.sampling->history.SetPrompt(ids);
   }
   return reservation;
 }
