@@ -181,7 +181,7 @@ void DecodeProcess::ReceiveFromFollower(const links::WiringEvent& event) {
 
 void DecodeProcess::ReceiveReady(const links::StageReady& ready, uint64_t newest_generation) {
   if (ready.epoch == wiring_->epoch()) {
-    roster_.Ready(newest_generation, kProtocolVersion);
+    roster_.Ready(newest_generation);
     witness_.FollowerHad(newest_generation);
   }
   ReceiveFromFollower(ready);
