@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "common/base/random.h"
+#include "common/kv/block_pool.h"
+#include "common/kv/cached_pages.h"
 
 namespace baton {
 namespace {
@@ -157,6 +160,32 @@ TEST(PageTreeTest, AgreesWithAMapOfPrefixes) {
     ASSERT_EQ(static_cast<size_t>(tree.pages()), pages.size());
     ASSERT_TRUE(tree.CheckInvariants().ok()) << tree.CheckInvariants();
   }
+}
+
+TEST(CachedPagesTest, FreePagesGoBeforeCachedOnes) {
+  BlockPool pool(6);
+  std::optional<PageTree> tree(kPageSize);
+  uint64_t evicted_total = 0;
+  const std::vector<int> cached = TakePages(4, pool, tree, evicted_total);
+  PageTree::Prefix prefix;
+  tree->Extend("", Tokens(4 * kPageSize), cached, prefix);
+  EXPECT_EQ(AvailablePages(pool, tree), 2) << "a request has the others";
+  tree->Unpin(prefix.node);
+  EXPECT_EQ(AvailablePages(pool, tree), 6);
+  TakePages(2, pool, tree, evicted_total);
+  EXPECT_EQ(evicted_total, 0u);
+  EXPECT_EQ(TakePages(1, pool, tree, evicted_total), std::vector<int>{cached.back()});
+  EXPECT_EQ(evicted_total, 1u);
+  EXPECT_EQ(AvailablePages(pool, tree), 3);
+}
+
+TEST(CachedPagesTest, WithoutACacheThereAreFreePagesAlone) {
+  BlockPool pool(3);
+  std::optional<PageTree> none;
+  uint64_t evicted_total = 0;
+  EXPECT_EQ(TakePages(2, pool, none, evicted_total).size(), 2u);
+  EXPECT_EQ(AvailablePages(pool, none), 1);
+  EXPECT_EQ(evicted_total, 0u);
 }
 
 }  // namespace

@@ -2,15 +2,10 @@
 
 #include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -426,29 +421,6 @@ void Peer::Abandon() {
   settling_ = false;
   Operations operations = std::exchange(in_flight_, {});
   for (const std::unique_ptr<Operation>& operation : operations) Complete(*operation, reason_);
-}
-
-std::string Peer::Lanes() const {
-  // ucp_ep_query tells transports only from 1.14 on; this text exists in every version. Its lines
-  // "lane[0]: 2:posix/memory.0 md[2] -> md[2]/posix am am_bw#0" are passed on, not interpreted.
-  if (endpoint_ == nullptr) return "";
-  char* text = nullptr;
-  size_t bytes = 0;
-  FILE* stream = open_memstream(&text, &bytes);
-  if (stream == nullptr) return "";
-  ucp_ep_print_info(endpoint_, stream);
-  fclose(stream);
-  std::vector<std::string> lanes;
-  const std::vector<std::string> lines = absl::StrSplit(std::string(text, bytes), '\n');
-  for (const std::string& line : lines) {
-    const size_t start = line.find("lane[");
-    if (start == std::string::npos) continue;
-    std::string lane = line.substr(start);
-    absl::RemoveExtraAsciiWhitespace(&lane);
-    lanes.push_back(std::move(lane));
-  }
-  free(text);
-  return absl::StrJoin(lanes, "; ");
 }
 
 }  // namespace baton

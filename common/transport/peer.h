@@ -110,7 +110,7 @@ class Peer {
   const absl::Status& failure() const { return failure_; }
   Direction direction() const { return direction_; }
   bool HasInFlight() const { return greeting_ || !in_flight_.empty(); }
-  std::string Lanes() const;
+  std::string Lanes() const { return LanesOf(endpoint_); }
 
  private:
   struct Operation;

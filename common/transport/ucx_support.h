@@ -1,10 +1,12 @@
-// What Baton needs of UCX's surroundings: its environment, its log, its status codes.
+// What Baton needs of UCX's surroundings: its environment, its log, its status codes, its words for
+// an endpoint.
 #ifndef COMMON_TRANSPORT_UCX_SUPPORT_H_
 #define COMMON_TRANSPORT_UCX_SUPPORT_H_
 
 #include <ucp/api/ucp.h>
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +24,9 @@ bool OnlyTcp(std::optional<std::string_view> transports, std::optional<std::stri
 
 // `what: UCX's text`. Whatever says that a peer can't be reached or is gone is UNAVAILABLE.
 absl::Status UcxStatus(ucs_status_t status, const char* what);
+
+// Which transports UCX has chosen for an endpoint, in its words; empty: it can't be told.
+std::string LanesOf(ucp_ep_h endpoint);
 
 // A gather or scatter list as UCX wants it: no empty runs, and one run is plain contiguous memory,
 // which takes UCX's short cuts.

@@ -79,16 +79,17 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
   reservation.sampling =
       std::make_shared<SequenceSampling>(SequenceSampling{std::move(sampler), TokenHistory()});
   if (request.prompt_token_ids().empty()) return reservation;
-  std::vector<int32_t> ids(request.prompt_token_ids().begin(), request.prompt_token_ids().end());
+  const std::span<const int32_t> ids(request.prompt_token_ids().data(),
+                                     static_cast<size_t>(request.prompt_token_ids().size()));
   if (request.uses_cache()) {
-    event.tokens = std::make_shared<const std::vector<int32_t>>(ids);
+    event.tokens = std::make_shared<const std::vector<int32_t>>(ids.begin(), ids.end());
     event.cache_salt = request.cache_salt();
   }
   SequenceSampling& sampling = *reservation.sampling;
   const auto drawn = static_cast<size_t>(sampling.sampler.drawn_tokens());
   if (goes_on) sampling.drawn.assign(ids.end() - static_cast<std::ptrdiff_t>(drawn), ids.end());
   if (sampling.sampler.params().NeedsPrompt()) {
-    sampling.history.SetPrompt(std::span(ids).first(ids.size() - drawn));
+    sampling.history.SetPrompt(ids.first(ids.size() - drawn));
   }
   return reservation;
 }

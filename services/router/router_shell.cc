@@ -316,18 +316,6 @@ void RouterShell::EndWatches() {
   for (const auto& [rpc_id, callbacks] : std::exchange(watch_calls_, {})) callbacks.end(Stopping());
 }
 
-void RouterShell::Perform(DeliverPrompt& action) {
-  Session* session = SessionOf(action.call_id);
-  if (session != nullptr) session->DeliverPrompt(action.tokens);
-}
-
-void RouterShell::Perform(DeliverToken& action) {
-  Session* session = SessionOf(action.call_id);
-  if (session == nullptr) return;
-  traffic_.CountToken();
-  if (session->DeliverToken(action.token, NowUs())) Dispatch(StopMatched{action.call_id});
-}
-
 void RouterShell::Perform(FinishCall& action) {
   Session* session = SessionOf(action.call_id);
   if (session == nullptr) return;
@@ -379,17 +367,6 @@ void RouterShell::EndSession(uint64_t call_id) {
 Session* RouterShell::SessionOf(uint64_t call_id) {
   const auto entry = sessions_.find(call_id);
   return entry == sessions_.end() ? nullptr : entry->second.get();
-}
-
-Session* RouterShell::SessionOfAttempt(uint64_t attempt_id) {
-  const auto entry = call_of_attempt_.find(attempt_id);
-  return entry == call_of_attempt_.end() ? nullptr : SessionOf(entry->second);
-}
-
-Legs::Contact RouterShell::ContactOf(const InstanceRef& instance) const {
-  const Worker* worker = core_.membership().Find(instance);
-  if (worker == nullptr) return {};
-  return {worker->info.grpc_address, worker->info.fingerprint.protocol_version};
 }
 
 // ---- Time ----
@@ -455,11 +432,6 @@ void RouterShell::LogTroubles(const RouterLoad& load) {
                   << config_.lease_ms << " ms more";
   }
   told_ = load;
-}
-
-int RouterShell::largest_request_tokens() const {
-  MutexLock lock(&mutex_);
-  return static_cast<int>(largest_request_tokens_);
 }
 
 bool RouterShell::alive() const { return NowUs() - last_wake_us_.load() < kStuckUs; }

@@ -245,6 +245,11 @@ absl::StatusOr<std::string> RouterShell::Detokenize(const std::vector<int32_t>& 
   return text;
 }
 
+int RouterShell::largest_request_tokens() const {
+  MutexLock lock(&mutex_);
+  return static_cast<int>(largest_request_tokens_);
+}
+
 Readiness RouterShell::readiness() const {
   MutexLock lock(&mutex_);
   return readiness_;

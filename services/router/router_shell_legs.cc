@@ -98,6 +98,29 @@ void RouterShell::HearLeg(Event event) {
   Dispatch(std::move(event));
 }
 
+void RouterShell::Perform(DeliverPrompt& action) {
+  Session* session = SessionOf(action.call_id);
+  if (session != nullptr) session->DeliverPrompt(action.tokens);
+}
+
+void RouterShell::Perform(DeliverToken& action) {
+  Session* session = SessionOf(action.call_id);
+  if (session == nullptr) return;
+  traffic_.CountToken();
+  if (session->DeliverToken(action.token, NowUs())) Dispatch(StopMatched{action.call_id});
+}
+
+Session* RouterShell::SessionOfAttempt(uint64_t attempt_id) {
+  const auto entry = call_of_attempt_.find(attempt_id);
+  return entry == call_of_attempt_.end() ? nullptr : SessionOf(entry->second);
+}
+
+Legs::Contact RouterShell::ContactOf(const InstanceRef& instance) const {
+  const Worker* worker = core_.membership().Find(instance);
+  if (worker == nullptr) return {};
+  return {worker->info.grpc_address, worker->info.fingerprint.protocol_version};
+}
+
 // RouterShell's leaving: the core decides, this asks it until nothing is left.
 void RouterShell::BeginDrain(int64_t settle_ms, int64_t timeout_ms) {
   {

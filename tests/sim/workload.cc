@@ -1,10 +1,10 @@
-#include "tests/sim/content.h"
 #include "tests/sim/workload.h"
 
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/content.h"
 #include "tests/sim/router_process.h"
 
 namespace baton::sim {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/check.h"
+#include "common/kv/cached_pages.h"
 #include "services/decode/core/decode_state.h"
 
 namespace baton::decode {
@@ -21,8 +21,10 @@ void DecodeCore::State::On(const FlushCache& /*event*/) {
   if (tree.has_value()) pool.Free(tree->Flush());
 }
 
-int DecodeCore::State::AvailablePages() const {
-  return pool.free_pages() + (tree.has_value() ? tree->evictable_pages() : 0);
+int DecodeCore::State::AvailablePages() const { return baton::AvailablePages(pool, tree); }
+
+std::vector<int> DecodeCore::State::TakePages(int count) {
+  return baton::TakePages(count, pool, tree, evicted_pages_total);
 }
 
 // Gives the request what the cache has of its prompt, and pages for the rest; false: there are too
@@ -40,16 +42,10 @@ bool DecodeCore::State::AllocatePages(Request& request) {
   if (own > AvailablePages() - kept) return false;
   request.prefix = {match.node, static_cast<int>(match.pages.size())};
   reused_pages_total += match.pages.size();
-  if (tree.has_value()) {
-    tree->Pin(match.node);
-    const std::vector<int> evicted = tree->Evict(own - pool.free_pages());
-    evicted_pages_total += evicted.size();
-    pool.Free(evicted);
-  }
+  if (tree.has_value()) tree->Pin(match.node);
   request.pages = std::move(match.pages);
-  const auto pages = pool.Allocate(own);
-  BATON_CHECK(pages.has_value()) << own << " pages are taken of " << pool.free_pages();
-  request.pages.insert(request.pages.end(), pages->begin(), pages->end());
+  const std::vector<int> pages = TakePages(own);
+  request.pages.insert(request.pages.end(), pages.begin(), pages.end());
   return true;
 }
 

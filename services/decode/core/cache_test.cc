@@ -121,7 +121,7 @@ TEST_F(DecodeCacheTest, PagesInUseAreNotGivenUp) {
   Handle(FlushCache{});
   EXPECT_EQ(core_.load().cached_pages, 2);
   EXPECT_EQ(core_.load().free_pages, 6);
-  // Of ten pages six are left.
+  // Four of the ten pages are in use.
   Handle(Cached(3, Prompt(20, 50)));
   EXPECT_FALSE(TryTake<GrantKv>().has_value());
   Handle(AbortRequested{2, absl::CancelledError("")});

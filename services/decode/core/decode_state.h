@@ -150,7 +150,8 @@ struct DecodeCore::State {
   void AdmitWaiting();
 
   // cache.cc
-  int AvailablePages() const;
+  int AvailablePages() const;             // Free, or given up by the cache.
+  std::vector<int> TakePages(int count);  // So many must be available.
   bool AllocatePages(Request& request);
   void KeepPrompt(Request& request);
   void KeepText(Request& request);

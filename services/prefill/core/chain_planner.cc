@@ -318,13 +318,7 @@ void ChainPlanner::State::IssuePlans(int64_t now_us) {
     if (plan.items.empty() && plan.aborts.empty()) return;
     ++issued;
     BATON_CHECK(plan.number == issued) << plan.number << " after " << issued - 1;
-    IssuePlan issue{std::move(plan)};
-    for (const PlanItem& item : issue.plan.items) {
-      const Request& request = requests.at(item.attempt_id);
-      if (!request.decoding() || item.token_begin < request.read_tokens) break;
-      issue.decode_waits_us.push_back(now_us - request.drawn_us);
-    }
-    Emit(std::move(issue));
+    Emit(IssuePlan{std::move(plan), std::exchange(row_waits_us, {})});
   }
 }
 

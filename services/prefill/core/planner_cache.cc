@@ -8,12 +8,11 @@
 // A prompt is computed from its first token that is not cached, its last one at least. A request
 // that was retracted finds what it had computed in the same way. One whose
 // tokens' log-probabilities are wanted is computed whole. The cache ends with the epoch.
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "common/base/check.h"
+#include "common/kv/cached_pages.h"
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
@@ -22,9 +21,7 @@ void ChainPlanner::State::On(const FlushCache& /*event*/, int64_t /*now_us*/) {
   if (tree.has_value()) pool->Free(tree->Flush());
 }
 
-int ChainPlanner::State::AvailablePages() const {
-  return pool->free_pages() + (tree.has_value() ? tree->evictable_pages() : 0);
-}
+int ChainPlanner::State::AvailablePages() const { return baton::AvailablePages(*pool, tree); }
 
 PageTree::Match ChainPlanner::State::MatchOf(const Request& request) const {
   const bool computes_all = request.prompt_logprobs && request.text.empty();
@@ -65,15 +62,7 @@ void ChainPlanner::State::AllocatePages(uint64_t attempt_id) {
 }
 
 std::vector<int> ChainPlanner::State::TakePages(int count) {
-  if (tree.has_value()) {
-    const std::vector<int> evicted = tree->Evict(count - pool->free_pages());
-    evicted_pages_total += evicted.size();
-    pool->Free(evicted);
-  }
-  std::optional<std::vector<int>> pages = pool->Allocate(count);
-  BATON_CHECK(pages.has_value()) << count << " pages are taken, " << AvailablePages()
-                                 << " are available";
-  return *std::move(pages);
+  return baton::TakePages(count, *pool, tree, evicted_pages_total);
 }
 
 void ChainPlanner::State::KeepPlanned(Request& request) {

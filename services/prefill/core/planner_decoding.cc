@@ -40,8 +40,9 @@ absl::Status ChainPlanner::State::CheckDecoded(const StartRequested& event) cons
                                    "context of ", limits.max_context_tokens));
 }
 
-void ChainPlanner::State::AddRows(Plan& plan) {
+void ChainPlanner::State::AddRows(Plan& plan, int64_t now_us) {
   row_work = {};
+  row_waits_us.clear();
   const auto decoding = static_cast<size_t>(std::count_if(
       open.begin(), open.end(), [this](uint64_t id) { return requests.at(id).decoding(); }));
   const size_t most = (decoding + done.size() - 1) / done.size();
@@ -60,6 +61,7 @@ void ChainPlanner::State::AddRows(Plan& plan) {
                           .token = request.text.back(),
                           .new_page = std::exchange(request.new_page, -1)});
     row_work.Add(request.planned_tokens, 1);
+    row_waits_us.push_back(now_us - request.drawn_us);
     ++request.planned_tokens;
     request.last_plan = plan.number;
   }

@@ -181,7 +181,7 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
     request.last_plan = plan.number;
     plan.aborts.push_back(attempt_id);
   }
-  AddRows(plan);
+  AddRows(plan, now_us);
   ShareOut(plan, now_us);
   for (const uint64_t attempt_id : open) {
     Request& request = requests.at(attempt_id);

@@ -199,7 +199,7 @@ struct ChainPlanner::State {
   // planner_decoding.cc
   absl::Status CheckDecoded(const StartRequested& event) const;
   int TokenLimitOf(const StartRequested& event) const;
-  void AddRows(Plan& plan);
+  void AddRows(Plan& plan, int64_t now_us);
   size_t PlansThatDraw() const;  // That are under way.
   int BoundByItl(int prefix_length, int tokens) const;
   void TakeDrawn(const std::vector<uint64_t>& draws, const PlanDone& plan_done, int64_t now_us);
@@ -289,8 +289,9 @@ struct ChainPlanner::State {
 
   // For the plan that is being built.
   TokenPrices prices;
-  int room_tokens = 0;  // Tokens of chunks it may still hold, whatever they cost.
-  PlanWork row_work;    // Its decode steps'.
+  int room_tokens = 0;                // Tokens of chunks it may still hold, whatever they cost.
+  PlanWork row_work;                  // Its decode steps'.
+  std::vector<int64_t> row_waits_us;  // As IssuePlan's.
 
   std::map<uint64_t, Request> requests;
   std::deque<uint64_t> queue;                                 // Waiting; the next one first.

@@ -170,7 +170,9 @@ void Stage::State::SendComputed(const Plan& plan, const ComputeFinished& event, 
       if (token.has_value() && !token->ok()) request.failure = token->status();
       const int end_token = item.token_begin + item.token_count;
       if (request.sending()) {
-        if (auto send = SendUpTo(end_token, item.attempt_id, request)) kv.emplace_back(*send);
+        if (auto send = SendUpTo(end_token, item.attempt_id, request)) {
+          kv.emplace_back(*std::move(send));
+        }
       }
       if (request.sending() && item.final) {
         SendCommit commit{epoch, NewSend(item.attempt_id, request), item.attempt_id,

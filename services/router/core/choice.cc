@@ -1,111 +1,21 @@
 // How Pairing chooses: which pairs are candidates, and what is known of each. The policy picks one
 // (policies/).
 #include <algorithm>
-#include <cmath>
-#include <functional>
 #include <limits>
-#include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/status.h"
-#include "services/router/core/context_overflow.h"
 #include "services/router/core/pairing.h"
 #include "services/router/core/prefix_keys.h"
 
 namespace baton::router {
 namespace {
 
-constexpr size_t kFewPairs = 64;     // So many are all candidates.
-constexpr size_t kDecodesOfOne = 8;  // If there are more, so many with one chain.
+constexpr size_t kDecodesOfOne = 8;  // If pairs are not few, so many with one chain.
 constexpr size_t kHolders = 4;       // Chains that have the prompt's beginning.
 constexpr size_t kRandomOnes = 2;
-constexpr int kMissesOfNone = 3;  // A chain that misses so often in a row seems to cache nothing.
 constexpr double kAnswerTokenUs = 10'000;
 constexpr double kHeldUs = 1'000'000;
-constexpr double kLengthsKept = 0.999;  // With each prompt.
-
-// How large a request may be.
-struct Largest {
-  int64_t prompt = 0;         // Tokens that fit into a chain.
-  int64_t context = 0;        // Prompt and output that fit into a decode service.
-  int64_t colocated = 0;      // The same of a colocated chain.
-  int64_t beside_prompt = 0;  // Output beside a prompt that a pair's chain takes.
-
-  void Count(const Pair& chain, const Pair& decode, int prompt_tokens) {
-    const int64_t max_prompt = chain.chain.max_prompt_tokens;
-    const int64_t room = prompt_tokens > max_prompt ? 0 : decode.max_context_tokens - prompt_tokens;
-    beside_prompt = std::max(beside_prompt, room);
-    if (chain.colocated()) {
-      colocated = std::max(colocated, chain.max_context_tokens);
-      return;
-    }
-    prompt = std::max(prompt, max_prompt);
-    context = std::max(context, decode.max_context_tokens);
-  }
-};
-
-absl::Status TooLong(const Largest& largest, int prompt_tokens, int max_tokens) {
-  if (largest.beside_prompt <= 0) {
-    std::vector<std::string> takes;
-    if (largest.context > 0) {
-      takes.push_back(absl::StrCat("the largest prefill chain takes prompts of ", largest.prompt,
-                                   " tokens, the largest decode service ", largest.context,
-                                   " tokens of prompt and output"));
-    }
-    if (largest.colocated > 0) {
-      takes.push_back(absl::StrCat("the largest colocated chain takes ", largest.colocated,
-                                   " tokens of prompt and output"));
-    }
-    return ContextOverflow(kPromptField,
-                           absl::StrCat("has ", prompt_tokens,
-                                        " tokens, and the KV caches of no workers that are ready ",
-                                        "hold it: ", absl::StrJoin(takes, ", "),
-                                        ", of which at least one is for the output"));
-  }
-  return ContextOverflow(
-      kMaxTokensField,
-      absl::StrCat("the KV caches of the ready workers hold at most ",
-                   prompt_tokens + largest.beside_prompt, " tokens of this prompt and its output, ",
-                   "but ", prompt_tokens, " of the prompt and ", max_tokens, " of the output are ",
-                   int64_t{prompt_tokens} + max_tokens, "; shorten the prompt or ask for at most ",
-                   largest.beside_prompt));
-}
-
-// Over all pairs; in a large cluster by each side's largest, which no single pair may have both.
-Largest LargestOf(const Roster& roster, const Ask& ask, const FailedPair* failed) {
-  Largest largest;
-  const auto too_old = [&ask](const Pair& pair) {
-    return pair.protocol_version < ask.protocol_version;
-  };
-  if (roster.chains.ready() * roster.decodes.ready() <= kFewPairs) {
-    roster.VisitPairs([&](size_t chain, size_t decode) {
-      const Pair& of_chain = roster.chains.At(chain)->pair;
-      const Pair& of_decode = of_chain.colocated() ? of_chain : roster.decodes.At(decode)->pair;
-      const bool same = failed != nullptr && of_chain.chain.stages == failed->pair.chain.stages &&
-                        of_decode.decode == failed->pair.decode &&
-                        of_decode.followers == failed->pair.followers;
-      if (same || too_old(of_chain) || too_old(of_decode)) return true;
-      largest.Count(of_chain, of_decode, ask.prompt_tokens);
-      return true;
-    });
-    return largest;
-  }
-  Pair decode;
-  for (size_t slot = 0; slot < roster.decodes.slots(); ++slot) {
-    const Side* side = roster.decodes.At(slot);
-    if (side == nullptr || too_old(side->pair)) continue;
-    decode.max_context_tokens = std::max(decode.max_context_tokens, side->pair.max_context_tokens);
-  }
-  for (size_t slot = 0; slot < roster.chains.slots(); ++slot) {
-    const Side* side = roster.chains.At(slot);
-    if (side == nullptr || too_old(side->pair)) continue;
-    if (!side->pair.colocated() && decode.max_context_tokens == 0) continue;
-    largest.Count(side->pair, side->pair.colocated() ? side->pair : decode, ask.prompt_tokens);
-  }
-  return largest;
-}
 
 // Few of thousands of workers are in the processor's cache: what is needed soon is asked for all at
 // once, for one after the other it takes as many times as long.
@@ -120,145 +30,11 @@ bool Fits(int64_t output_room, const Ask& ask) {
   return output_room >= (ask.clip ? 1 : ask.max_tokens);
 }
 
-uint64_t LifeOf(const Chain& chain) {
-  uint64_t life = 1;
-  for (const KvWriter& stage : chain.stages) {
-    life = Mix64(life ^ stage.instance.incarnation) ^ std::hash<std::string>()(stage.instance.id);
-  }
-  return life;
-}
-
 void AddNew(std::vector<size_t>& slots, size_t slot) {
   if (std::find(slots.begin(), slots.end(), slot) == slots.end()) slots.push_back(slot);
 }
 
-size_t LengthBucket(int prompt_tokens) {
-  return static_cast<size_t>(4 * std::log2(std::max(1, prompt_tokens)));
-}
-
 }  // namespace
-
-// ---- Following the roster ----
-
-void Pairing::Follow(Roster& roster) {
-  const std::vector<size_t> chains = roster.chains.TakeChanged();
-  if (chains_.size() < roster.chains.slots()) chains_.resize(roster.chains.slots());
-  for (const size_t slot : chains) FollowChain(roster.chains, slot);
-  if (!chains.empty() && policy_ == Policy::kLengthBuckets) PlaceChains(roster.chains);
-  if (decodes_.size() < roster.decodes.slots()) decodes_.resize(roster.decodes.slots());
-  for (const size_t slot : roster.decodes.TakeChanged()) FollowDecode(roster.decodes, slot);
-}
-
-void Pairing::FollowChain(const SideTable& chains, size_t slot) {
-  Slot& kept = chains_[slot];
-  if (kept.account != nullptr) {
-    chain_loads_.Remove(slot);
-    ring_.Remove(kept.owner);
-    const auto account = workers_.find(kept.instance);
-    if (account != workers_.end()) account->second.chain_slot.reset();
-    kept.account = nullptr;
-  }
-  if (chains.Gone(slot)) {
-    index_.Drop(slot);
-    kept = {};
-    return;
-  }
-  const Side* side = chains.At(slot);
-  if (side == nullptr) return;
-  const Chain& chain = side->pair.chain;
-  const uint64_t life = LifeOf(chain);
-  if (kept.life != life) {
-    index_.Drop(slot);
-    kept.life = life;
-    kept.misses = 0;
-  }
-  kept.instance = chain.stage0;
-  kept.limits = LimitsOf(side->pair);
-  kept.reach = side->reach.summary;
-  kept.owner = RoutingKey(chain.chain_id);
-  Assigned& account = workers_[chain.stage0];
-  account.chain_slot = slot;
-  account.colocated = side->pair.colocated();
-  kept.account = &account;
-  ring_.Add(kept.owner, slot);
-  Weigh(account);
-}
-
-void Pairing::FollowDecode(const SideTable& decodes, size_t slot) {
-  Slot& kept = decodes_[slot];
-  if (kept.account != nullptr) {
-    decode_loads_.Remove(slot);
-    const auto account = workers_.find(kept.instance);
-    if (account != workers_.end()) account->second.decode_slot.reset();
-  }
-  kept = {};
-  const Side* side = decodes.At(slot);
-  if (side == nullptr) return;
-  kept.instance = side->pair.decode;
-  kept.limits = LimitsOf(side->pair);
-  kept.limits.colocated = false;
-  kept.reach = side->reach.summary;
-  Assigned& account = workers_[kept.instance];
-  account.decode_slot = slot;
-  kept.account = &account;
-  Weigh(account);
-}
-
-void Pairing::PlaceChains(const SideTable& chains) {
-  by_name_.clear();
-  for (size_t slot = 0; slot < chains.slots(); ++slot) {
-    if (chains.At(slot) != nullptr) by_name_.push_back(slot);
-  }
-  std::sort(by_name_.begin(), by_name_.end(), [&chains](size_t a, size_t b) {
-    return chains.At(a)->pair.chain.chain_id < chains.At(b)->pair.chain.chain_id;
-  });
-  for (size_t i = 0; i < by_name_.size(); ++i) {
-    chains_[by_name_[i]].place =
-        (static_cast<double>(i) + 0.5) / static_cast<double>(by_name_.size());
-  }
-}
-
-// ---- What is cached ----
-
-Predicted Pairing::Note(const Pair& pair, const Ask& ask) {
-  if (policy_ == Policy::kLengthBuckets) {
-    for (double& tokens : lengths_) tokens *= kLengthsKept;
-    lengths_[LengthBucket(ask.prompt_tokens)] += ask.prompt_tokens;
-  }
-  Predicted predicted;
-  const auto account = workers_.find(pair.chain.stage0);
-  if (account == workers_.end() || !account->second.chain_slot.has_value()) return predicted;
-  const size_t slot = *account->second.chain_slot;
-  if (chains_[slot].misses >= kMissesOfNone) return predicted;
-  const size_t held = index_.Held(slot, ask.prefix);
-  if (held > 0) {
-    const int tokens = std::min(PrefixTokens(held), ask.prompt_tokens - 1);
-    predicted.cached_tokens = tokens / pair.page_size * pair.page_size;
-    predicted.noted = index_.NotedAt(slot, ask.prefix[held - 1]);
-  }
-  index_.Note(slot, ask.prefix, pair.chain.capacity_tokens);
-  return predicted;
-}
-
-// A chain gives up what it has not used for the longest time: with what is missing all that is
-// older is gone.
-void Pairing::Correct(const Pair& pair, const Predicted& predicted, int cached_tokens) {
-  const auto account = workers_.find(pair.chain.stage0);
-  if (account == workers_.end() || !account->second.chain_slot.has_value()) return;
-  const size_t slot = *account->second.chain_slot;
-  Slot& kept = chains_[slot];
-  if (cached_tokens > 0) kept.misses = 0;
-  if (cached_tokens >= predicted.cached_tokens) return;
-  kept.misses += cached_tokens == 0 ? 1 : 0;
-  if (kept.misses >= kMissesOfNone) return index_.Drop(slot);
-  index_.DropUntil(slot, predicted.noted);
-}
-
-void Pairing::DropPredictions() {
-  for (size_t slot = 0; slot < chains_.size(); ++slot) index_.Drop(slot);
-}
-
-// ---- Candidates ----
 
 std::optional<Pairing::Half> Pairing::ChainHalf(size_t slot, const Ask& ask) const {
   const Slot& kept = chains_[slot];
@@ -434,16 +210,13 @@ Pairing::Halves Pairing::AllHalves(const Roster& roster, const Ask& ask,
   for (size_t slot = 0; slot < roster.chains.slots(); ++slot) {
     std::optional<Half> half = ChainHalf(slot, ask);
     if (!half.has_value()) continue;
-    const Pair& pair = roster.chains.At(slot)->pair;
-    half->same = failed != nullptr && pair.chain.stages == failed->pair.chain.stages;
+    half->same = failed != nullptr && failed->HasChain(roster.chains.At(slot)->pair);
     (half->kept->limits.colocated ? halves.alone : halves.chains).push_back(*half);
   }
   for (size_t slot = 0; slot < roster.decodes.slots(); ++slot) {
     std::optional<Half> half = DecodeHalf(slot, ask);
     if (!half.has_value()) continue;
-    const Pair& pair = roster.decodes.At(slot)->pair;
-    half->same = failed != nullptr && pair.decode == failed->pair.decode &&
-                 pair.followers == failed->pair.followers;
+    half->same = failed != nullptr && failed->HasDecode(roster.decodes.At(slot)->pair);
     halves.decodes.push_back(*half);
   }
   return halves;
@@ -502,24 +275,6 @@ absl::Status Pairing::Sweep(const Roster& roster, const Ask& ask, const FailedPa
   if (!candidates_.empty()) return absl::OkStatus();
   return Overloaded(absl::ResourceExhaustedError(
       "all workers that could take the request have as much as they take"));
-}
-
-absl::Status Pairing::NoneFits(const Roster& roster, const Ask& ask, const FailedPair* failed) {
-  const Largest largest = LargestOf(roster, ask, failed);
-  const bool any = largest.prompt > 0 || largest.colocated > 0;
-  if (!any) return absl::NotFoundError("no other pair is ready");
-  return TooLong(largest, ask.prompt_tokens, ask.max_tokens);
-}
-
-double Pairing::LengthPlace(int prompt_tokens) const {
-  const size_t bucket = LengthBucket(prompt_tokens);
-  double below = 0;
-  double all = 0;
-  for (size_t i = 0; i < lengths_.size(); ++i) {
-    below += i < bucket ? lengths_[i] : 0;
-    all += lengths_[i];
-  }
-  return all == 0 ? 0 : (below + lengths_[bucket] / 2) / all;
 }
 
 absl::StatusOr<Choice> Pairing::Choose(Roster& roster, const Ask& ask, const FailedPair* failed) {

@@ -1,7 +1,6 @@
 #include "services/router/core/membership.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,89 +28,7 @@ bool CanServe(const std::vector<const Worker*>& places) {
   return std::all_of(places.begin(), places.end(), serves) && SpeaksForAll(places);
 }
 
-Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& stages) {
-  Chain chain;
-  chain.chain_id = chain_id;
-  chain.stage0 = stages.front()->info.instance;
-  chain.max_prompt_tokens = stages.front()->info.max_context_tokens;
-  chain.capacity_tokens = stages.front()->info.capacity_tokens();
-  for (const Worker* stage : stages) {
-    chain.stages.push_back({stage->info.instance, stage->info.layers, stage->info.tensor_rank});
-    chain.capacity_tokens = std::min(chain.capacity_tokens, stage->info.capacity_tokens());
-  }
-  chain.draining = std::any_of(stages.begin(), stages.end(),
-                               [](const Worker* stage) { return stage->draining; });
-  chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, chain.capacity_tokens);
-  return chain;
-}
-
-uint32_t SpokenByAll(const std::vector<const Worker*>& workers) {
-  uint32_t version = std::numeric_limits<uint32_t>::max();
-  for (const Worker* worker : workers) {
-    version = std::min(version, worker->info.fingerprint.protocol_version);
-  }
-  return version;
-}
-
-Reach ReachOf(const std::vector<const Worker*>& places) {
-  Reach reach;
-  for (const Worker* worker : places) {
-    reach.Add({worker->info.instance.incarnation, worker->joined_version, worker->applied_version,
-               worker->unconnected});
-  }
-  return reach;
-}
-
-Side ChainSide(const std::string& chain_id, const std::vector<const Worker*>& stages) {
-  const WorkerInfo& stage0 = stages.front()->info;
-  Side side;
-  side.reach = ReachOf(stages);
-  side.pair.chain = MakeChain(chain_id, stages);
-  side.pair.page_size = stage0.fingerprint.kv_layout.page_size;
-  side.pair.protocol_version = SpokenByAll(stages);
-  if (!stage0.decodes) return side;
-  const Chain& chain = side.pair.chain;
-  side.pair.decode = chain.stage0;
-  side.pair.decode_capacity_tokens = chain.capacity_tokens;
-  side.pair.max_context_tokens = chain.max_prompt_tokens;
-  side.pair.decode_slots = stage0.max_running_requests;
-  return side;
-}
-
-Side DecodeSide(const std::vector<const Worker*>& ranks) {
-  const WorkerInfo& first = ranks.front()->info;
-  Side side;
-  side.reach = ReachOf(ranks);
-  side.kv_heads = first.fingerprint.kv_layout.kv_heads;
-  side.decode_ranks = first.tensor_rank.size;
-  Pair& pair = side.pair;
-  pair.decode = first.instance;
-  pair.decode_capacity_tokens = first.capacity_tokens();
-  pair.max_context_tokens = first.max_context_tokens;
-  pair.decode_slots = first.max_running_requests;
-  pair.page_size = first.fingerprint.kv_layout.page_size;
-  pair.protocol_version = SpokenByAll(ranks);
-  for (const Worker* rank : ranks) {
-    const WorkerInfo& info = rank->info;
-    if (rank != ranks.front()) pair.followers.push_back(info.instance);
-    pair.decode_capacity_tokens = std::min(pair.decode_capacity_tokens, info.capacity_tokens());
-    pair.max_context_tokens = std::min<int64_t>(pair.max_context_tokens, info.max_context_tokens);
-  }
-  pair.max_context_tokens = std::min(pair.max_context_tokens, pair.decode_capacity_tokens);
-  return side;
-}
-
 }  // namespace
-
-bool Chain::Has(const InstanceRef& instance) const {
-  return std::any_of(stages.begin(), stages.end(),
-                     [&](const KvWriter& stage) { return stage.instance == instance; });
-}
-
-bool Pair::Decodes(const InstanceRef& instance) const {
-  return decode == instance ||
-         std::find(followers.begin(), followers.end(), instance) != followers.end();
-}
 
 Membership::Membership(MembershipOptions options) : options_(options) {}
 
@@ -389,8 +306,7 @@ void Membership::Changed(const Worker& worker) {
 
 void Membership::Refresh() const {
   for (const GridName& name : changed_) {
-    const bool chain = name.role == Role::kPrefill;
-    SideTable& table = chain ? roster_.chains : roster_.decodes;
+    SideTable& table = roster_.TableOf(name.role);
     const auto grid = grids_.find(name);
     if (grid == grids_.end()) {
       table.Remove(name);
@@ -401,7 +317,7 @@ void Membership::Refresh() const {
       table.Rest(name);
       continue;
     }
-    Side side = chain ? ChainSide(name.id, places) : DecodeSide(places);
+    Side side = SideOf(name, places);
     if (side.pair.colocated() && !Connected(side.reach, side.reach)) {
       table.Rest(name);
       continue;
@@ -411,27 +327,9 @@ void Membership::Refresh() const {
   changed_.clear();
 }
 
-template <typename Serves, typename Connected>
-std::vector<Pair> Membership::PairsOf(Serves serves, Connected connected) const {
-  std::vector<Pair> pairs;
-  for (const auto& [name, stages] : grids_) {
-    if (name.role != Role::kPrefill || !serves(stages)) continue;
-    const Side chain = ChainSide(name.id, stages);
-    if (chain.pair.colocated()) {
-      if (connected(chain.reach, chain.reach)) pairs.push_back(chain.pair);
-      continue;
-    }
-    for (const auto& [other, ranks] : grids_) {
-      if (other.role != Role::kDecode || !serves(ranks)) continue;
-      const Side decode = DecodeSide(ranks);
-      if (connected(chain.reach, decode.reach)) pairs.push_back(baton::router::Join(chain, decode));
-    }
-  }
-  return pairs;
-}
-
 const std::vector<Pair>& Membership::ReadyPairs() const {
-  if (!pairs_.has_value()) pairs_ = PairsOf(CanServe, Connected);
+  Refresh();
+  if (!pairs_.has_value()) pairs_ = roster_.Pairs();
   return *pairs_;
 }
 
@@ -448,26 +346,17 @@ size_t Membership::CountReadyPairs() const {
 }
 
 std::vector<Pair> Membership::WholePairs() const {
-  const auto whole = [](const Places& places) {
-    return std::all_of(places.begin(), places.end(),
-                       [](const Worker* worker) { return worker != nullptr && !worker->draining; });
-  };
-  return PairsOf(whole, [](const Reach&, const Reach&) { return true; });
-}
-
-PairLimits LimitsOf(const Pair& pair) {
-  return {pair.chain.max_prompt_tokens,
-          pair.chain.capacity_tokens,
-          pair.decode_capacity_tokens,
-          pair.max_context_tokens,
-          pair.decode_slots,
-          pair.page_size,
-          pair.protocol_version,
-          pair.colocated()};
-}
-
-int64_t OutputRoom(const Pair& pair, int64_t prompt_tokens) {
-  return prompt_tokens > pair.chain.max_prompt_tokens ? 0 : pair.max_context_tokens - prompt_tokens;
+  Roster whole;
+  for (const auto& [name, places] : grids_) {
+    const bool here = std::all_of(places.begin(), places.end(), [](const Worker* worker) {
+      return worker != nullptr && !worker->draining;
+    });
+    if (!here) continue;
+    Side side = SideOf(name, places);
+    side.reach = {};  // That of no process, which is connected to all.
+    whole.TableOf(name.role).Put(name, std::move(side));
+  }
+  return whole.Pairs();
 }
 
 // By each side's largest: which of them connect counts for little, and that there is a pair.

@@ -220,9 +220,6 @@ class Membership {
   void Refresh() const;
   Worker* FindToChange(const InstanceRef& instance);
   void EndProbation(Worker& worker, int64_t now_us);
-  // Pairs whose sides `serve`, and whose processes are `connected`.
-  template <typename Serves, typename Connected>
-  std::vector<Pair> PairsOf(Serves serves, Connected connected) const;
   std::string WhyNotReady(const Worker& worker) const;
   std::string WhoIsNotConnected() const;
   bool OnlyColocated() const;

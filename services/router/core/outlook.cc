@@ -96,16 +96,15 @@ std::string Membership::WhatIsMissing() const {
     if (!reason.empty()) reasons.push_back(std::move(reason));
   };
   for (const Role role : {Role::kPrefill, Role::kDecode}) {
-    std::map<GridName, Places> grids;
-    for (const auto& [name, places] : grids_) {
-      if (name.role == role) grids.emplace(name, places);
-    }
+    const bool here = std::any_of(grids_.begin(), grids_.end(),
+                                  [role](const auto& grid) { return grid.first.role == role; });
     const bool needed = role == Role::kPrefill || !OnlyColocated();
-    if (grids.empty() && needed) {
+    if (!here && needed) {
       add(role == Role::kPrefill ? "no prefill chain is registered"
                                  : "no decode service is registered");
     }
-    for (const auto& [name, places] : grids) {
+    for (const auto& [name, places] : grids_) {
+      if (name.role != role) continue;
       const Worker& any = **std::find_if(places.begin(), places.end(),
                                          [](const Worker* worker) { return worker != nullptr; });
       for (size_t place = 0; place < places.size(); ++place) {

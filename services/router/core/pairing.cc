@@ -45,9 +45,8 @@ bool Pairing::CouldTake(const std::vector<Pair>& pairs, const Ask& ask,
   std::optional<Class> best;
   bool room = false;
   for (const Pair& pair : pairs) {
-    const bool chain = failed != nullptr && pair.chain.stages == failed->pair.chain.stages;
-    const bool decode = failed != nullptr && pair.decode == failed->pair.decode &&
-                        pair.followers == failed->pair.followers;
+    const bool chain = failed != nullptr && failed->HasChain(pair);
+    const bool decode = failed != nullptr && failed->HasDecode(pair);
     const int64_t output = std::min<int64_t>(ask.max_tokens, OutputRoom(pair, ask.prompt_tokens));
     if (pair.protocol_version < ask.protocol_version) continue;
     if ((chain && decode) || output < (ask.clip ? 1 : ask.max_tokens)) continue;

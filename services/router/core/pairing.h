@@ -38,6 +38,11 @@ namespace baton::router {
 struct FailedPair {
   Pair pair;
   Role leg = Role::kPrefill;  // Which of the two failed.
+
+  bool HasChain(const Pair& other) const { return other.chain.stages == pair.chain.stages; }
+  bool HasDecode(const Pair& other) const {
+    return other.decode == pair.decode && other.followers == pair.followers;
+  }
 };
 
 // What is asked for.
@@ -175,6 +180,7 @@ class Pairing {
     }
   };
   static constexpr size_t kReadOften = 208;  // Bytes of it.
+  static constexpr size_t kFewPairs = 64;    // So many are all candidates.
   struct HashInstance {
     size_t operator()(const InstanceRef& instance) const {
       return std::hash<std::string>()(instance.id) ^ Mix64(instance.incarnation);
@@ -216,11 +222,13 @@ class Pairing {
     std::vector<Half> decodes;
   };
 
-  // choice.cc
+  // pairing_slots.cc
   void Follow(Roster& roster);
   void FollowChain(const SideTable& chains, size_t slot);
   void FollowDecode(const SideTable& decodes, size_t slot);
   void PlaceChains(const SideTable& chains);
+  double LengthPlace(int prompt_tokens) const;
+  // choice.cc
   // nullopt: the request does not fit, or the side cannot serve.
   std::optional<Half> ChainHalf(size_t slot, const Ask& ask) const;
   std::optional<Half> DecodeHalf(size_t slot, const Ask& ask) const;
@@ -231,8 +239,6 @@ class Pairing {
   void Sample(const Roster& roster, const Ask& ask);
   // Finds candidates among all; the status if there are none.
   absl::Status Sweep(const Roster& roster, const Ask& ask, const FailedPair* failed);
-  // Why no pair is for the request.
-  static absl::Status NoneFits(const Roster& roster, const Ask& ask, const FailedPair* failed);
   enum class Next { kPair, kChain, kStop };  // What to look at behind a pair.
   template <typename Look>
   static void VisitPairs(const Roster& roster, const Halves& halves, size_t begin, Look look);
@@ -245,7 +251,8 @@ class Pairing {
   void LookAtPrompt(Half& chain, const Ask& ask, std::span<const uint64_t> prefix) const;
   void AddCandidate(const Half& chain, const Half& decode, const Ask& ask,
                     const FailedPair* failed);
-  double LengthPlace(int prompt_tokens) const;
+  // no_choice.cc: why no pair is for the request.
+  static absl::Status NoneFits(const Roster& roster, const Ask& ask, const FailedPair* failed);
 
   // Whether an attempt may begin there. Of each side no more is asked than it has refused lately
   // (LearnedLimit), and

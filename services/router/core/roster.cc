@@ -1,9 +1,12 @@
 #include "services/router/core/roster.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/kv/head_routes.h"
+#include "services/router/core/membership.h"
 
 namespace baton::router {
 namespace {
@@ -27,6 +30,78 @@ std::vector<KvWriter> WritersOf(const std::vector<KvWriter>& stages, int kv_head
   return writers;
 }
 
+Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& stages) {
+  Chain chain;
+  chain.chain_id = chain_id;
+  chain.stage0 = stages.front()->info.instance;
+  chain.max_prompt_tokens = stages.front()->info.max_context_tokens;
+  chain.capacity_tokens = stages.front()->info.capacity_tokens();
+  for (const Worker* stage : stages) {
+    chain.stages.push_back({stage->info.instance, stage->info.layers, stage->info.tensor_rank});
+    chain.capacity_tokens = std::min(chain.capacity_tokens, stage->info.capacity_tokens());
+  }
+  chain.draining = std::any_of(stages.begin(), stages.end(),
+                               [](const Worker* stage) { return stage->draining; });
+  chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, chain.capacity_tokens);
+  return chain;
+}
+
+uint32_t SpokenByAll(const std::vector<const Worker*>& workers) {
+  uint32_t version = std::numeric_limits<uint32_t>::max();
+  for (const Worker* worker : workers) {
+    version = std::min(version, worker->info.fingerprint.protocol_version);
+  }
+  return version;
+}
+
+Reach ReachOf(const std::vector<const Worker*>& places) {
+  Reach reach;
+  for (const Worker* worker : places) {
+    reach.Add({worker->info.instance.incarnation, worker->joined_version, worker->applied_version,
+               worker->unconnected});
+  }
+  return reach;
+}
+
+Side ChainSide(const std::string& chain_id, const std::vector<const Worker*>& stages) {
+  const WorkerInfo& stage0 = stages.front()->info;
+  Side side;
+  side.reach = ReachOf(stages);
+  side.pair.chain = MakeChain(chain_id, stages);
+  side.pair.page_size = stage0.fingerprint.kv_layout.page_size;
+  side.pair.protocol_version = SpokenByAll(stages);
+  if (!stage0.decodes) return side;
+  const Chain& chain = side.pair.chain;
+  side.pair.decode = chain.stage0;
+  side.pair.decode_capacity_tokens = chain.capacity_tokens;
+  side.pair.max_context_tokens = chain.max_prompt_tokens;
+  side.pair.decode_slots = stage0.max_running_requests;
+  return side;
+}
+
+Side DecodeSide(const std::vector<const Worker*>& ranks) {
+  const WorkerInfo& first = ranks.front()->info;
+  Side side;
+  side.reach = ReachOf(ranks);
+  side.kv_heads = first.fingerprint.kv_layout.kv_heads;
+  side.decode_ranks = first.tensor_rank.size;
+  Pair& pair = side.pair;
+  pair.decode = first.instance;
+  pair.decode_capacity_tokens = first.capacity_tokens();
+  pair.max_context_tokens = first.max_context_tokens;
+  pair.decode_slots = first.max_running_requests;
+  pair.page_size = first.fingerprint.kv_layout.page_size;
+  pair.protocol_version = SpokenByAll(ranks);
+  for (const Worker* rank : ranks) {
+    const WorkerInfo& info = rank->info;
+    if (rank != ranks.front()) pair.followers.push_back(info.instance);
+    pair.decode_capacity_tokens = std::min(pair.decode_capacity_tokens, info.capacity_tokens());
+    pair.max_context_tokens = std::min<int64_t>(pair.max_context_tokens, info.max_context_tokens);
+  }
+  pair.max_context_tokens = std::min(pair.max_context_tokens, pair.decode_capacity_tokens);
+  return side;
+}
+
 }  // namespace
 
 void Reach::Add(Process process) {
@@ -43,6 +118,10 @@ bool Connected(const Reach& a, const Reach& b) {
       return Reaches(from, to) && Reaches(to, from);
     });
   });
+}
+
+Side SideOf(const GridName& name, const std::vector<const Worker*>& places) {
+  return name.role == Role::kPrefill ? ChainSide(name.id, places) : DecodeSide(places);
 }
 
 Pair Join(const Side& chain, const Side& decode) {
@@ -67,7 +146,6 @@ size_t SideTable::Put(const GridName& name, Side side) {
   CountOut(slot);
   slot = {std::move(side), /*used=*/true, /*ready=*/true};
   ++ready_count_;
-  ++prompts_[slot.side.pair.chain.max_prompt_tokens];
   ++contexts_[slot.side.pair.max_context_tokens];
   changed_.insert(at->second);
   return at->second;
@@ -94,19 +172,33 @@ void SideTable::Remove(const GridName& name) {
 void SideTable::CountOut(const Slot& slot) {
   if (!slot.ready) return;
   --ready_count_;
-  Drop(prompts_, slot.side.pair.chain.max_prompt_tokens);
-  Drop(contexts_, slot.side.pair.max_context_tokens);
+  const auto count = contexts_.find(slot.side.pair.max_context_tokens);
+  if (--count->second == 0) contexts_.erase(count);
 }
 
-void SideTable::Drop(Counts& counts, int64_t number) {
-  const auto count = counts.find(number);
-  if (--count->second == 0) counts.erase(count);
+std::vector<size_t> SideTable::ReadySlots() const {
+  std::vector<size_t> ready;
+  ready.reserve(ready_count_);
+  for (const auto& [name, slot] : slot_of_) {
+    if (sides_[slot].ready) ready.push_back(slot);
+  }
+  return ready;
 }
 
 std::vector<size_t> SideTable::TakeChanged() {
   std::vector<size_t> changed(changed_.begin(), changed_.end());
   changed_.clear();
   return changed;
+}
+
+std::vector<Pair> Roster::Pairs() const {
+  std::vector<Pair> pairs;
+  VisitPairs([&](size_t chain, size_t decode) {
+    const Side& side = *chains.At(chain);
+    pairs.push_back(side.pair.colocated() ? side.pair : Join(side, *decodes.At(decode)));
+    return true;
+  });
+  return pairs;
 }
 
 bool Roster::HasPair() const {

@@ -19,6 +19,8 @@
 
 namespace baton::router {
 
+struct Worker;
+
 // Whom the processes of a chain or of a decode service have connected to.
 struct Reach {
   struct Process {
@@ -56,6 +58,9 @@ struct Side {
   int decode_ranks = 1;  // Decode services.
 };
 
+// What the workers in all the places of a grid make together. Pure.
+Side SideOf(const GridName& name, const std::vector<const Worker*>& places);
+
 // The pair of a chain that does not decode and a decode service. Pure.
 Pair Join(const Side& chain, const Side& decode);
 
@@ -77,8 +82,9 @@ class SideTable {
   size_t slots() const { return sides_.size(); }
   size_t ready() const { return ready_count_; }
   // Over all that can serve; 0: there is none.
-  int64_t most_prompt() const { return Most(prompts_); }
-  int64_t most_context() const { return Most(contexts_); }
+  int64_t most_context() const { return contexts_.empty() ? 0 : contexts_.rbegin()->first; }
+  // The slots of all that can serve, in the order of their names.
+  std::vector<size_t> ReadySlots() const;
   // The slots that have changed since the last call, in order.
   std::vector<size_t> TakeChanged();
 
@@ -88,18 +94,14 @@ class SideTable {
     bool used = false;
     bool ready = false;
   };
-  using Counts = std::map<int64_t, int>;  // How often each number occurs.
 
   void CountOut(const Slot& slot);
-  static void Drop(Counts& counts, int64_t number);
-  static int64_t Most(const Counts& counts) { return counts.empty() ? 0 : counts.rbegin()->first; }
 
   std::vector<Slot> sides_;
   std::vector<size_t> free_;
   std::map<GridName, size_t> slot_of_;
   std::set<size_t> changed_;
-  Counts prompts_;
-  Counts contexts_;
+  std::map<int64_t, int> contexts_;  // How many that can serve have so much context.
   size_t ready_count_ = 0;
 };
 
@@ -107,32 +109,32 @@ struct Roster {
   SideTable chains;  // Colocated ones too.
   SideTable decodes;
 
+  SideTable& TableOf(Role role) { return role == Role::kPrefill ? chains : decodes; }
   // Whether chain and decode service may be a pair. Colocated chains are one by themselves.
   bool MayPair(const Side& chain, const Side& decode) const {
     return !chain.pair.colocated() && Connected(chain.reach, decode.reach);
   }
-  // Calls `visit(chain slot, decode slot)` for every pair until it returns false; of a colocated
-  // chain with its own slot twice.
+  // Calls `visit(chain slot, decode slot)` for every pair until it returns false, in the order
+  // of names; of a colocated chain with its own slot twice.
   template <typename Visit>
   void VisitPairs(Visit visit) const;
-  // Pairs that can serve.
+  // Pairs that can serve, in the order of names: for small clusters and for checks.
+  std::vector<Pair> Pairs() const;
   size_t CountPairs() const;
   bool HasPair() const;
 };
 
 template <typename Visit>
 void Roster::VisitPairs(Visit visit) const {
-  for (size_t chain = 0; chain < chains.slots(); ++chain) {
-    const Side* side = chains.At(chain);
-    if (side == nullptr) continue;
-    if (side->pair.colocated()) {
+  const std::vector<size_t> ready_decodes = decodes.ReadySlots();
+  for (const size_t chain : chains.ReadySlots()) {
+    const Side& side = *chains.At(chain);
+    if (side.pair.colocated()) {
       if (!visit(chain, chain)) return;
       continue;
     }
-    for (size_t decode = 0; decode < decodes.slots(); ++decode) {
-      const Side* other = decodes.At(decode);
-      if (other == nullptr || !MayPair(*side, *other)) continue;
-      if (!visit(chain, decode)) return;
+    for (const size_t decode : ready_decodes) {
+      if (MayPair(side, *decodes.At(decode)) && !visit(chain, decode)) return;
     }
   }
 }

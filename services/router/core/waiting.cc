@@ -146,9 +146,8 @@ absl::Status RouterCore::State::CheckWaiting() const {
   }
   const Transaction* first = table.OfCall(waiting.begin()->second);
   const bool fails_everywhere = first->failed.has_value() && pairs.size() == 1 &&
-                                pairs[0].chain.stages == first->failed->pair.chain.stages &&
-                                pairs[0].decode == first->failed->pair.decode &&
-                                pairs[0].followers == first->failed->pair.followers;
+                                first->failed->HasChain(pairs[0]) &&
+                                first->failed->HasDecode(pairs[0]);
   const FailedPair* failed =
       first->failed.has_value() && !fails_everywhere ? &*first->failed : nullptr;
   if (!pairing.CouldTake(pairs, first->ask(), failed)) return absl::OkStatus();
