@@ -26,6 +26,7 @@ enum class Metric {
   kGenerationTokensTotal,
   kRequestRetriesTotal,
   kRequestResumesTotal,
+  kRateLimitedTotal,
   kWorkerRefusalsTotal,
   kRetryBudgetExhaustedTotal,
   // Load.
@@ -152,6 +153,7 @@ inline constexpr const char* kDrainCauses[] = {"refused", "handed_back", "time_o
                                                "other"};
 inline constexpr const char* kChoices[] = {"cached", "passed_over", "uncached", "other"};
 inline constexpr const char* kResumeOutcomes[] = {"continued", "diverged", "other"};
+inline constexpr const char* kRateLimitNames[] = {"requests", "tokens", "other"};
 inline constexpr const char* kHttpRefusals[] = {"connections", "body_memory", "other"};
 // SpanFate of common/tracing/span.h.
 inline constexpr const char* kSpanFates[] = {"exported", "queue_full", "failed", "other"};
@@ -170,6 +172,7 @@ inline constexpr MetricLabel kWorkerLabels[] = {{"worker_role", kWorkerRoles},
 inline constexpr MetricLabel kDrainLabels[] = {{"cause", kDrainCauses}};
 inline constexpr MetricLabel kChoiceLabels[] = {{"prediction", kChoices}};
 inline constexpr MetricLabel kResumeLabels[] = {{"outcome", kResumeOutcomes}};
+inline constexpr MetricLabel kRateLimitLabels[] = {{"limit", kRateLimitNames}};
 inline constexpr MetricLabel kHttpRefusalLabels[] = {{"reason", kHttpRefusals}};
 inline constexpr const char* kPlanKinds[] = {"prefill", "decode", "mixed", "other"};
 inline constexpr MetricLabel kPlanLabels[] = {{"kind", kPlanKinds}};
@@ -257,6 +260,9 @@ inline constexpr MetricInfo kTable[] = {
      "Texts that other workers were to go on with, by the token that they drew first: the last one "
      "that the client has (continued), or another, which ends the request (diverged).",
      kR, kResumeLabels},
+    {Metric::kRateLimitedTotal, "baton_rate_limited_total", kCounter, "requests",
+     "Requests refused because their tenant had used what it may in a minute, by the limit.", kR,
+     kRateLimitLabels},
     {Metric::kWorkerRefusalsTotal, "baton_worker_refusals_total", kCounter, "refusals",
      "Attempts that a worker refused because its queue was full, by leg.", kR, kLegLabels},
     {Metric::kRetryBudgetExhaustedTotal, "baton_retry_budget_exhausted_total", kCounter, "retries",

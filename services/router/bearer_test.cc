@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace baton::router {
 namespace {
 
@@ -17,6 +19,17 @@ TEST(BearerTest, OtherSchemesHaveNoKey) {
   for (const char* header : {"", "Bearer", "Bearer ", "BearerSecret", "Basic Secret", "Secret"}) {
     EXPECT_EQ(BearerKey(header), "") << header;
   }
+}
+
+TEST(TenantTest, IsNamedOrTheOwnerOfItsKey) {
+  EXPECT_EQ(TenantOf("acme", true, "secret"), "acme");
+  EXPECT_EQ(TenantOf("", false, "secret"), "") << "keys that nobody checks are made up at will";
+  EXPECT_EQ(TenantOf("", true, ""), "");
+  const std::string owner = TenantOf("", true, "secret");
+  EXPECT_EQ(owner.find("secret"), std::string::npos);
+  EXPECT_EQ(TenantOf("", true, "secret"), owner);
+  EXPECT_NE(TenantOf("", true, "other"), owner);
+  EXPECT_LT(TenantOf(std::string(100'000, 'x'), false, "").size(), 20u);
 }
 
 }  // namespace

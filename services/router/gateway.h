@@ -71,6 +71,7 @@ struct GenerateCall {
   std::string cache_salt;   // Only prompts with the same one share cached KV.
   int64_t priority = 0;     // Higher is served sooner (common/types/turn.h).
   std::string routing_key;  // Requests with the same one belong together; empty: none was given.
+  std::string tenant;       // Whose limits it counts against.
   std::vector<std::string> warnings;  // What the front has to say; comes back in the outcome.
   FieldNames names;
   tracing::TraceContext caller;  // Whose trace it goes on with; "no trace": it begins one.
@@ -211,6 +212,11 @@ class Gateway {
 
   // The header, or metadata, that has a request's routing key; empty: there is none.
   virtual std::string_view hash_header() const { return ""; }
+
+  // The header, or metadata, that names a request's tenant; empty: none does.
+  virtual std::string_view tenant_header() const { return ""; }
+  // Whether those without a name are told apart by their API keys.
+  virtual bool asks_for_keys() const { return false; }
 
   // What a request would meet now: ready if it would be served or wait for a pair of workers that
   // is expected; not ready if it would be refused.

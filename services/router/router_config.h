@@ -13,6 +13,7 @@
 #include "common/rpc/cluster_security.h"
 #include "common/tokenizer/chat/output/output_format.h"
 #include "proto/baton/v1/config.pb.h"
+#include "services/router/core/rate_limits.h"
 #include "services/router/core/router_core.h"
 
 namespace baton::router {
@@ -55,7 +56,9 @@ struct RouterConfig {
   int64_t lease_ms = 2000;
   bool log_requests = true;
   Policy policy = Policy::kCost;
-  std::string hash_header;  // Has requests' routing keys; empty: none.
+  std::string hash_header;       // Has requests' routing keys; empty: none.
+  std::string tenant_header;     // Names requests' tenants; empty: none.
+  RateLimitOptions rate_limits;  // Of each tenant.
 };
 
 // From the process's options and its model's config.json.

@@ -113,6 +113,10 @@ void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& w
           {"continued"});
   advance(Metric::kRequestResumesTotal, load.resumes.diverged_total, last_.resumes.diverged_total,
           {"diverged"});
+  advance(Metric::kRateLimitedTotal, load.limited.requests_total, last_.limited.requests_total,
+          {"requests"});
+  advance(Metric::kRateLimitedTotal, load.limited.tokens_total, last_.limited.tokens_total,
+          {"tokens"});
   const PredictionCounts& now = load.predictions;
   const PredictionCounts& before = last_.predictions;
   const Metric choices = Metric::kRouterChoicesTotal;

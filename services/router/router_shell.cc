@@ -38,6 +38,7 @@ RouterLimits MakeLimits(const RouterConfig& config, uint64_t incarnation) {
   limits.membership.pair_grace_us = limits.pairing_timeout_us;
   limits.max_requests = config.max_requests;
   limits.max_resumes = config.max_resumes;
+  limits.rate_limits = config.rate_limits;
   limits.policy = config.policy;
   limits.membership.lease_us = config.lease_ms * 1000;
   return limits;
@@ -249,6 +250,7 @@ void RouterShell::Begin(std::unique_ptr<Session> session) {
   }
   event.prefix = request.prefix;
   event.routing_key = request.routing_key;
+  event.tenant = request.tenant;
   sessions_.emplace(request.call_id, std::move(session));
   Dispatch(std::move(event));
 }

@@ -78,6 +78,10 @@ class RouterShell : public Gateway {
   }
   int largest_request_tokens() const override;
   std::string_view hash_header() const override { return config_.hash_header; }
+  std::string_view tenant_header() const override { return config_.tenant_header; }
+  bool asks_for_keys() const override {
+    return !config_.api_key.empty() || !config_.api_key_file.empty();
+  }
   Readiness readiness() const override;
   std::string ScrapeMetrics() const override { return metrics_->Scrape(); }
   // For the HTTP front; the shell outlives it.

@@ -135,6 +135,7 @@ absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t a
   request.endpoint = call.endpoint;
   request.cache_salt = std::move(call.cache_salt);
   request.prefix = PrefixKeys(request.prompt_ids, request.cache_salt);
+  request.tenant = std::move(call.tenant);
   if (!call.routing_key.empty()) request.routing_key = RoutingKey(call.routing_key);
   request.priority = static_cast<int>(call.priority);
   request.sampling = ResolveSampling(call.sampling, static_cast<int>(request.prompt_ids.size()),

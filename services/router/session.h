@@ -34,10 +34,11 @@ struct SessionRequest {
   int priority = 0;
   std::vector<uint64_t> prefix;  // PrefixKeys of the prompt.
   uint64_t routing_key = 0;      // 0: the client gave none.
-  bool clip = false;             // max_tokens is a default, so fewer will do.
-  std::string length_note;       // What to tell if it ends by its length; empty: nothing.
-  FieldNames names;              // For errors that come later.
-  bool prompt_only = false;      // max_tokens was 0: the one token that runs is not told.
+  std::string tenant;
+  bool clip = false;         // max_tokens is a default, so fewer will do.
+  std::string length_note;   // What to tell if it ends by its length; empty: nothing.
+  FieldNames names;          // For errors that come later.
+  bool prompt_only = false;  // max_tokens was 0: the one token that runs is not told.
   TextOptions text;
   std::vector<std::string> warnings;
   int64_t arrival_us = 0;

@@ -345,6 +345,9 @@ void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> ou
 
 void RouterCore::State::Remove(Transaction& txn) {
   EndWork(txn);
+  // A request that has told nothing has cost its client nothing.
+  const int64_t used = txn.tokens == 0 ? 0 : int64_t{txn.prompt_tokens} + txn.tokens;
+  rates.GiveBack(txn.tenant, txn.charged_tokens - used, now_us);
   waiting.erase(txn.turn);
   table.Remove(txn.call_id);
 }

@@ -150,7 +150,14 @@ void RouterCore::State::On(const CallSubmitted& event) {
       return RefuseCall(event, status);
     }
   }
+  // Behind all other reasons to refuse it, so that none costs its tenant anything.
+  const int64_t charged = event.prompt_tokens + (event.clip ? 0 : event.max_tokens);
+  if (absl::Status status = rates.Take(event.tenant, charged, now_us); !status.ok()) {
+    return RefuseCall(event, status);
+  }
   Transaction txn;
+  txn.tenant = event.tenant;
+  txn.charged_tokens = charged;
   txn.call_id = event.call_id;
   txn.turn = {now_us - event.priority * kPriorityStepUs, ++admitted};
   txn.request_id = event.request_id;
@@ -325,6 +332,7 @@ const Membership& RouterCore::membership() const { return state_->membership; }
 
 RouterLoad RouterCore::load() const {
   RouterLoad load = state_->totals;
+  load.limited = state_->rates.refused();
   const TransactionTable& table = state_->table;
   load.accounting_errors_total = state_->pairing.mended_total();
   load.in_flight = table.size();

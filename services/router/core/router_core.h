@@ -30,6 +30,7 @@
 #include "services/router/core/learned_limit.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/policies/policy.h"
+#include "services/router/core/rate_limits.h"
 #include "services/router/core/retry_budget.h"
 
 namespace baton::router {
@@ -50,6 +51,7 @@ struct RouterLimits {
   // sent everything by then, so it is on its way.
   int64_t settle_us = 200'000;
   RetryBudgetOptions retry_budget;
+  RateLimitOptions rate_limits;   // Of each tenant.
   BackoffRange overload_backoff;  // Before a worker that is full is asked for more.
   // A Tick comes at least this often, so that the router sees its own pauses (pause.h): a quarter
   // of a lease. 0: it does not.
@@ -106,6 +108,7 @@ struct CallSubmitted {
   uint32_t protocol_version = 0;  // Its workers must speak this one or a newer one.
   std::vector<uint64_t> prefix;   // PrefixKeys of the prompt.
   uint64_t routing_key = 0;       // RoutingKey; 0: the client gave none.
+  std::string tenant;             // Whose limits it counts against.
 };
 struct ClientGone {  // Disconnected or cancelled: nothing more is said to it.
   uint64_t call_id = 0;
@@ -279,6 +282,7 @@ struct RouterLoad {
   int64_t accounting_errors_total = 0;  // Accounting that did not agree: a bug, noticed.
   DrainCounts drain;                    // Requests that drains ended.
   PredictionCounts predictions;
+  RateLimitCounts limited;  // Refused, since their tenants had asked for too much.
 
   RetryCounts& RetriesOf(Role leg) {
     return leg == Role::kPrefill ? retries_prefill : retries_decode;

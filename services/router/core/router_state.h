@@ -30,6 +30,7 @@ struct RouterCore::State {
         membership(limits.membership),
         pairing(limits.policy, limits.seed, limits.overload_backoff),
         budget(limits.retry_budget),
+        rates(limits.rate_limits),
         pause(limits.beat_us) {}
 
   RouterLimits limits;
@@ -37,6 +38,7 @@ struct RouterCore::State {
   Pairing pairing;
   TransactionTable table;
   RetryBudget budget;
+  RateLimits rates;
   PauseWatch pause;
   int64_t pair_awaited_until_us =
       0;  // A pair is expected at least until then: this router stood still.

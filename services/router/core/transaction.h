@@ -66,6 +66,8 @@ struct Transaction {
   uint32_t protocol_version = 0;  // Its workers speak at least this one.
   std::vector<uint64_t> prefix;
   uint64_t routing_key = 0;
+  std::string tenant;
+  int64_t charged_tokens = 0;  // Taken from the tenant's.
   int64_t deadline_us = kNeverUs;
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
   Phase phase = Phase::kWaiting;

@@ -9,6 +9,7 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/tracing/grpc_propagation.h"
+#include "services/router/bearer.h"
 #include "services/router/http/json_input.h"
 #include "services/router/http/request_prompt.h"
 
@@ -43,8 +44,8 @@ std::string NewRequestId(const grpc::CallbackServerContext& context) {
 }
 
 // gRPC has the names of metadata in lower case.
-std::string RoutingKeyOf(const Gateway& gateway, const grpc::CallbackServerContext& context) {
-  const std::string name = absl::AsciiStrToLower(std::string(gateway.hash_header()));
+std::string MetadataOf(const grpc::CallbackServerContext& context, std::string_view header) {
+  const std::string name = absl::AsciiStrToLower(std::string(header));
   const auto given = context.client_metadata().find(name);
   if (name.empty() || given == context.client_metadata().end()) return "";
   return {given->second.data(), given->second.size()};
@@ -67,7 +68,9 @@ GenerateCall CommonCall(const Gateway& gateway, const grpc::CallbackServerContex
   call.timeout_ms = TimeoutMs(context, request.timeout_ms());
   call.cache_salt = request.cache_salt();
   call.priority = request.priority();
-  call.routing_key = RoutingKeyOf(gateway, context);
+  call.routing_key = MetadataOf(context, gateway.hash_header());
+  call.tenant = TenantOf(MetadataOf(context, gateway.tenant_header()), gateway.asks_for_keys(),
+                         BearerKey(MetadataOf(context, "authorization")));
   if (gateway.tracer() != nullptr) call.caller = tracing::Extract(context);
   return call;
 }

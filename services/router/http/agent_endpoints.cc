@@ -101,7 +101,7 @@ void AgentEndpoints::Start(const HttpRequest& request, const Exchange& exchange,
                            std::unique_ptr<BlockForm> form) const {
   std::vector<GenerateCall> calls = std::move(plan.calls);
   const std::string id = plan.header.id;
-  SetRoutingKey(gateway_, request, calls);
+  SetKeys(gateway_, request, calls);
   tracing::ActiveSpan span = BeginSpan(gateway_, request, CallerOf(gateway_, request), calls);
   AnswerGroup::Start(
       gateway_, running_, id, std::move(calls),

@@ -172,7 +172,7 @@ void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,
       PlanAnswer(gateway_, *std::move(parsed), id, std::time(nullptr));
   if (!plan.ok()) return refuse(plan.status());
   std::vector<GenerateCall> calls = std::move(plan->calls);
-  SetRoutingKey(gateway_, request, calls);
+  SetKeys(gateway_, request, calls);
   tracing::ActiveSpan span = BeginSpan(gateway_, request, caller, calls);
   auto writer = stream ? MakeStreamWriter(gateway_, *std::move(plan), exchange)
                        : MakeWholeWriter(gateway_, *std::move(plan), exchange);
@@ -190,7 +190,7 @@ void OpenAiHandler::Generate(const HttpRequest& request, const Exchange& exchang
     return RespondError(*exchange, plan.status());
   }
   std::vector<GenerateCall> calls = std::move(plan->calls);
-  SetRoutingKey(gateway_, request, calls);
+  SetKeys(gateway_, request, calls);
   tracing::ActiveSpan span = BeginSpan(gateway_, request, caller, calls);
   const std::string id = plan->id;
   const bool stream = plan->stream;

@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/base/strings.h"
+#include "services/router/bearer.h"
 
 namespace baton::router {
 namespace {
@@ -27,12 +28,18 @@ std::string UniqueId(const HttpRequest& request) {
   return given ? absl::StrCat(request.request_id, "-", RandomHex(4)) : request.request_id;
 }
 
-void SetRoutingKey(const Gateway& gateway, const HttpRequest& request,
-                   std::vector<GenerateCall>& calls) {
-  const std::string_view name = gateway.hash_header();
-  const std::string_view key = name.empty() ? name : request.Header(name);
-  if (key.empty()) return;
-  for (GenerateCall& call : calls) call.routing_key = std::string(key);
+void SetKeys(const Gateway& gateway, const HttpRequest& request, std::vector<GenerateCall>& calls) {
+  const auto value = [&](std::string_view name) {
+    return name.empty() ? name : request.Header(name);
+  };
+  const std::string_view key = value(gateway.hash_header());
+  const std::string_view bearer = BearerKey(request.Header("Authorization"));
+  const std::string tenant = TenantOf(value(gateway.tenant_header()), gateway.asks_for_keys(),
+                                      bearer.empty() ? request.Header("x-api-key") : bearer);
+  for (GenerateCall& call : calls) {
+    if (!key.empty()) call.routing_key = std::string(key);
+    call.tenant = tenant;
+  }
 }
 
 tracing::TraceContext CallerOf(const Gateway& gateway, const HttpRequest& request) {

@@ -16,9 +16,9 @@ inline constexpr std::string_view kTimeoutHeader = "X-Request-Timeout";
 // fan-out sends it with several requests that run at once, each of which needs an id of its own.
 std::string UniqueId(const HttpRequest& request);
 
-// Gives `calls`, all of one request, the routing key of the header that the gateway names.
-void SetRoutingKey(const Gateway& gateway, const HttpRequest& request,
-                   std::vector<GenerateCall>& calls);
+// Gives `calls`, all of one request, the routing key and the tenant of the headers that the gateway
+// names.
+void SetKeys(const Gateway& gateway, const HttpRequest& request, std::vector<GenerateCall>& calls);
 
 // What the client's headers say; "no trace" if requests are not traced.
 tracing::TraceContext CallerOf(const Gateway& gateway, const HttpRequest& request);
