@@ -11,6 +11,8 @@ namespace baton::router {
 namespace {
 
 constexpr double kMinuteUs = 60e6;
+// A bucket that was filled in several steps may lack this much of what it should hold.
+constexpr double kRounding = 1e-6;
 
 // How long it takes until a bucket that has `held` holds `wanted`.
 int64_t WaitMs(double held, double wanted, int64_t per_minute) {
@@ -73,11 +75,11 @@ absl::Status RateLimits::Take(const std::string& tenant, int64_t tokens, int64_t
     return Overloaded(absl::ResourceExhaustedError(message), std::max<int64_t>(1, wait_ms));
   };
   const int64_t requests = options_.requests_per_minute;
-  if (requests > 0 && bucket.requests < 1) {
+  if (requests > 0 && bucket.requests < 1 - kRounding) {
     return refuse(refused_.requests_total, "requests", requests,
                   WaitMs(bucket.requests, 1, requests));
   }
-  if (most > 0 && bucket.tokens < static_cast<double>(tokens)) {
+  if (most > 0 && bucket.tokens < static_cast<double>(tokens) - kRounding) {
     return refuse(refused_.tokens_total, "tokens", most,
                   WaitMs(bucket.tokens, static_cast<double>(tokens), most));
   }
