@@ -75,11 +75,7 @@ def fragments():
 
 
 def text_of(pieces, number):
-    state = number
-    out = []
-    for at in range(1 + mix(number) % 9):
-        out.append(pieces[mix(state + at * 0x1234567) % len(pieces)])
-    return "".join(out)
+    return "".join(pieces[mix(number + at * 0x1234567) % len(pieces)] for at in range(1 + mix(number) % 9))
 
 
 def digest(ids):
@@ -97,7 +93,7 @@ def spoken(tokenizer):
     return tokenizer
 
 
-def character_bpe(normalizer, pre_tokenizer, decoder, trained_as=None, **model):
+def character_bpe(normalizer, pre_tokenizer, decoder, **model):
     """As SentencePiece's BPE comes to Hugging Face's format."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -117,6 +113,10 @@ def character_bpe(normalizer, pre_tokenizer, decoder, trained_as=None, **model):
     return data
 
 
+def metaspace(scheme, split=True):
+    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
+
+
 def sentence_decoder(strip):
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     return decoders.Sequence(steps + ([decoders.Strip(" ", 1, 0)] if strip else []))
@@ -128,8 +128,7 @@ def llama2():
 
 
 def mistral():
-    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
-    return character_bpe(None, metaspace, sentence_decoder(True), ignore_merges=True)
+    return character_bpe(None, metaspace("first", split=False), sentence_decoder(True), ignore_merges=True)
 
 
 def gemma():
@@ -139,8 +138,7 @@ def gemma():
 
 def characters():
     """Without bytes to fall back to."""
-    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-    return character_bpe(None, metaspace, metaspace, byte_fallback=False, fuse_unk=False)
+    return character_bpe(None, metaspace("always"), metaspace("always"), byte_fallback=False, fuse_unk=False)
 
 
 def unigram(byte_fallback, pre_tokenizer, normalizer):
@@ -156,25 +154,23 @@ def unigram(byte_fallback, pre_tokenizer, normalizer):
     data = json.loads(tokenizer.to_str())
     data["normalizer"] = normalizer
     data["pre_tokenizer"] = pre_tokenizer
-    data["decoder"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    data["decoder"] = metaspace("always")
     return data
 
 
 def t5():
-    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-    return unigram(False, {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
-                   {"type": "NFKC"})
+    pre_tokenizer = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace("always")]}
+    return unigram(False, pre_tokenizer, {"type": "NFKC"})
 
 
 def unigram_bytes():
-    return unigram(True, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}, None)
+    return unigram(True, metaspace("first", split=False), None)
 
 
 def charsmap():
     spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
-    return unigram(False, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
-                   {"type": "Sequence", "normalizers": [
-                       {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}, spaces]})
+    return unigram(False, metaspace("always"), {"type": "Sequence", "normalizers": [
+        {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}, spaces]})
 
 
 def kimi():
