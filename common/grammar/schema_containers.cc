@@ -13,7 +13,7 @@ namespace {
 using NodeId = Grammar::NodeId;
 using Kind = JsonTree::Kind;
 
-constexpr size_t kMaxOptional = 900;  // Properties of an object that may be left out.
+constexpr size_t kMaxOptional = 450;  // Properties of an object that may be left out.
 constexpr size_t kMembersPerRule = 24;
 
 absl::StatusOr<std::vector<std::string>> RequiredOf(const SchemaView& view, const SchemaPlace& at) {
