@@ -146,13 +146,12 @@ const std::vector<BrokenRow>& BrokenRows() {
          j["model"]["unk_token"] = "<none>";
        },
        kMalformed, "model.unk_token \"<none>\" is not in model.vocab"},
-      {"nothing after ByteLevel",
+      {"one ByteLevel",
        [](json& j) {
          const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
-         j["pre_tokenizer"] = {{"type", "Sequence"},
-                               {"pretokenizers", {byte_level, {{"type", "Whitespace"}}}}};
+         j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {byte_level, byte_level}}};
        },
-       kUnsupported, "pre_tokenizer.pretokenizers[0].type: is \"ByteLevel\""},
+       kUnsupported, "pre_tokenizer.pretokenizers[1].type: is \"ByteLevel\""},
       {"too many in all",
        [](json& j) {
          const json nine(9, {{"type", "Whitespace"}});

@@ -288,25 +288,31 @@ absl::Status ReadPreTokenizer(const JsonReader& pre_tokenizer, TokenizerSpec* sp
       {"BertPreTokenizer", ReadPlainSplit}};
   constexpr char kSupported[] =
       "any number of Split, Digits, Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit "
-      "and BertPreTokenizer, and ByteLevel or Metaspace behind them";
+      "and BertPreTokenizer, and one ByteLevel among them or Metaspace behind them";
   spec->bpe.byte_level = false;
   if (pre_tokenizer.IsNull()) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const std::vector<JsonReader> elements,
                          Flatten(pre_tokenizer, "pretokenizers"));
+  size_t before_spelling = 0;
   for (size_t i = 0; i < elements.size(); ++i) {
     const JsonReader type = elements[i]["type"];
-    // It turns its input into bytes, so it must be last.
-    if (i + 1 == elements.size() && type.value() == "ByteLevel") {
+    if (type.value() == "ByteLevel" && !spec->bpe.byte_level) {
       spec->bpe.byte_level = true;
-      return ReadByteLevel(elements[i], spec);
+      before_spelling = spec->splits.size();
+      BATON_RETURN_IF_ERROR(ReadByteLevel(elements[i], spec));
+      continue;
     }
-    if (i + 1 == elements.size() && type.value() == "Metaspace") {
+    if (i + 1 == elements.size() && type.value() == "Metaspace" && !spec->bpe.byte_level) {
       return ReadMetaspaceKeys(elements[i], &spec->metaspace.emplace());
     }
     const Reader* const reader = Named(type, kReaders);
     if (reader == nullptr) return type.Unsupported(kSupported);
     BATON_RETURN_IF_ERROR((*reader)(elements[i], spec));
   }
+  if (!spec->bpe.byte_level) return absl::OkStatus();
+  const auto spelled = spec->splits.begin() + static_cast<ptrdiff_t>(before_spelling);
+  spec->spelled_splits.assign(spelled, spec->splits.end());
+  spec->splits.erase(spelled, spec->splits.end());
   return absl::OkStatus();
 }
 

@@ -120,6 +120,10 @@ absl::Status Tokenizer::AddPatterns(const TokenizerSpec& spec) {
   if (spec.byte_level_split.has_value()) {
     BATON_ASSIGN_OR_RETURN(byte_level_split_, SplitPattern::Compile(*spec.byte_level_split));
   }
+  for (const SplitRule& rule : spec.spelled_splits) {
+    BATON_ASSIGN_OR_RETURN(SplitPattern compiled, SplitPattern::Compile(rule));
+    spelled_splits_.push_back(std::move(compiled));
+  }
   if (spec.metaspace.has_value() && spec.metaspace->split) {
     BATON_ASSIGN_OR_RETURN(
         metaspace_split_,
@@ -257,6 +261,9 @@ absl::Status Tokenizer::EncodeWords(std::string_view text, bool at_start, BpeScr
   if (byte_level_split_.has_value()) {
     BATON_ASSIGN_OR_RETURN(words, byte_level_split_->Split(words));
   }
+  if (!spelled_splits_.empty()) {
+    BATON_ASSIGN_OR_RETURN(words, SplitSpelled(words, &changed));
+  }
   if (metaspace_.has_value()) {
     const bool first = at_start && !words.empty() && words.front().data() == text.data();
     BATON_ASSIGN_OR_RETURN(words, MarkSpaces(words, first, &changed));
@@ -267,6 +274,25 @@ absl::Status Tokenizer::EncodeWords(std::string_view text, bool at_start, BpeScr
     for (const std::string_view word : words) std::get<UnigramModel>(model_).EncodeWord(word, ids);
   }
   return absl::OkStatus();
+}
+
+// What is returned points into `texts`.
+absl::StatusOr<std::vector<std::string_view>> Tokenizer::SplitSpelled(
+    const std::vector<std::string_view>& words, std::deque<std::string>* texts) const {
+  std::vector<std::string_view> pieces;
+  pieces.reserve(words.size());
+  for (const std::string_view word : words) {
+    std::string& spelled = texts->emplace_back();
+    for (const char byte : word) spelled += SpellByte(static_cast<uint8_t>(byte));
+    pieces.push_back(spelled);
+  }
+  for (const SplitPattern& split : spelled_splits_) {
+    BATON_ASSIGN_OR_RETURN(pieces, split.Split(pieces));
+  }
+  for (std::string_view& piece : pieces) {
+    piece = texts->emplace_back(BytesOfSpelling(piece).value_or(""));
+  }
+  return pieces;
 }
 
 // `at_start`: the first word begins the whole text. What is returned points into `texts`.

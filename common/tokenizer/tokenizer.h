@@ -116,6 +116,8 @@ class Tokenizer {
                                       std::vector<int32_t>* ids) const;
   absl::Status EncodeWords(std::string_view text, bool at_start, BpeScratch* scratch,
                            std::vector<int32_t>* ids) const;
+  absl::StatusOr<std::vector<std::string_view>> SplitSpelled(
+      const std::vector<std::string_view>& words, std::deque<std::string>* texts) const;
   absl::StatusOr<std::vector<std::string_view>> MarkSpaces(
       const std::vector<std::string_view>& words, bool at_start,
       std::deque<std::string>* texts) const;
@@ -127,6 +129,7 @@ class Tokenizer {
   std::vector<SplitPattern> splits_;
   const bool add_prefix_space_;
   std::optional<SplitPattern> byte_level_split_;
+  std::vector<SplitPattern> spelled_splits_;
   std::optional<MetaspaceRule> metaspace_;
   std::optional<SplitPattern> metaspace_split_;
   std::vector<int32_t> prefix_ids_;

@@ -46,10 +46,12 @@ struct DecoderRule {
 struct TokenizerSpec {
   std::vector<NormalizerStep> normalizer;  // in order
   // How words are cut: by `splits` in order, then a space is put before each piece that doesn't
-  // begin with one if `add_prefix_space`, then by `byte_level_split`.
+  // begin with one if `add_prefix_space`, then by `byte_level_split`, then, spelled in the byte
+  // alphabet, by `spelled_splits` (Falcon).
   std::vector<SplitRule> splits;
   bool add_prefix_space = false;
   std::optional<SplitRule> byte_level_split;
+  std::vector<SplitRule> spelled_splits;
   std::optional<MetaspaceRule> metaspace;  // Behind `splits`.
   std::vector<VocabEntry> vocab;           // ids are unique and in [0, kMaxVocabSize)
   std::vector<MergeRule> merges;
