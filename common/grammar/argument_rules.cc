@@ -20,10 +20,13 @@ bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 }  // namespace
 
 absl::Status ArgumentRules::CheckName(std::string_view name) const {
-  const bool fits = python() ? !name.empty() && std::all_of(name.begin(), name.end(), IsNameByte)
-                             : !name.empty() && !IsSpace(name.front()) && !IsSpace(name.back()) &&
-                                   name.find_first_of("<>\r\n") == std::string_view::npos;
-  if (fits) return absl::OkStatus();
+  const auto fits = [&] {
+    if (name.empty()) return false;
+    if (python()) return std::all_of(name.begin(), name.end(), IsNameByte);
+    return !IsSpace(name.front()) && !IsSpace(name.back()) &&
+           name.find_first_of("<>\r\n") == std::string_view::npos;
+  };
+  if (fits()) return absl::OkStatus();
   return absl::InvalidArgumentError("the model's format of calls has no arguments of this name");
 }
 

@@ -1,10 +1,11 @@
-// Arguments of a call where they are not one JSON object: each is written by itself.
+// The arguments of a call whose format has no JSON object for them: each stands by itself.
 #ifndef COMMON_GRAMMAR_ARGUMENT_RULES_H_
 #define COMMON_GRAMMAR_ARGUMENT_RULES_H_
 
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "common/grammar/grammar.h"
@@ -40,9 +41,9 @@ class ArgumentRules {
   // An argument of any name.
   NodeId AnyMember(NodeId value);
 
-  // A bare text, none of which is the mark behind it.
+  // A bare text that does not contain the mark behind it.
   NodeId BareText();
-  // The characters of bare texts that a count or an expression bounds: < is not among them.
+  // A character of a bare text that a count or an expression bounds: one of `ranges`, but no <.
   NodeId BareChars(const CodeRanges& ranges);
   // Whether a text of a list can be told from the mark behind it.
   bool MayBeBare(std::string_view text) const;

@@ -119,6 +119,12 @@ absl::StatusOr<Automaton> CompileUnnamed(const Source& source, bool closing) {
   return automaton;
 }
 
+absl::StatusOr<Automaton> CompileNamed(const Source& source, bool closing) {
+  absl::StatusOr<Automaton> automaton = CompileUnnamed(source, closing);
+  BATON_RETURN_IF_ERROR(Annotate(automaton.status(), NameOf(source.kind)));
+  return automaton;
+}
+
 }  // namespace
 
 std::string_view NameOf(Source::Kind kind) {
@@ -136,17 +142,6 @@ std::string_view NameOf(Source::Kind kind) {
   }
   return "";
 }
-
-namespace {
-
-absl::StatusOr<Automaton> CompileNamed(const Source& source, bool closing) {
-  absl::StatusOr<Automaton> automaton = CompileUnnamed(source, closing);
-  if (automaton.ok()) return automaton;
-  return absl::Status(automaton.status().code(),
-                      Concat(NameOf(source.kind), ": ", std::string(automaton.status().message())));
-}
-
-}  // namespace
 
 absl::StatusOr<Automaton> Compile(const Source& source) { return CompileNamed(source, false); }
 

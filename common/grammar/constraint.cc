@@ -14,6 +14,9 @@ constexpr size_t kMaxLocalBytes = 12 << 20;
 constexpr size_t kMaxMaskBytes = 8 << 20;
 // Masks of longer runs are made from the one of so many characters.
 constexpr int kLongestKeptRun = 24;
+// Nodes and places that a mask looks at, at some 10 ns each: place by place, then as a whole.
+constexpr int64_t kWorkByPlaces = 1 << 20;
+constexpr int64_t kWorkAsWhole = 3 << 19;
 
 void Set(std::vector<uint64_t>& words, int32_t token) {
   const auto at = static_cast<size_t>(token);
@@ -25,7 +28,7 @@ void Unite(std::vector<uint64_t>& words, const std::vector<uint64_t>& more) {
 }
 
 absl::Status TooAmbiguous() {
-  return absl::ResourceExhaustedError(
+  return absl::InvalidArgumentError(
       "the grammar is too ambiguous: too many of its places fit the text");
 }
 
@@ -40,6 +43,7 @@ Constraint::Constraint(Automaton automaton, std::shared_ptr<const Vocabulary> vo
 }
 
 void Constraint::Renew() const {
+  if (table_ != nullptr) places_seen_ += table_->places_seen();
   table_ = std::make_shared<StateTable>(automaton_);
   masks_.clear();
 }
@@ -77,6 +81,7 @@ absl::Status Constraint::AppendBytes(TextState& text, std::string_view bytes) co
     return absl::FailedPreconditionError("the grammar does not allow the text");
   }
   text.state_ = next;
+  text.work_left_ += TextState::kTokenWork;
   return absl::OkStatus();
 }
 
@@ -93,7 +98,7 @@ void Constraint::Visit(uint32_t begin, uint32_t end, int32_t state, const OnNode
   if (begin >= end) return;
   std::array<int32_t, Vocabulary::kMaxTokenBytes + 1> path;
   path[nodes[begin].depth - 1] = state;
-  for (uint32_t i = begin; i < end;) {
+  for (uint32_t i = begin; i < end && !Spent();) {
     const Vocabulary::Node& node = nodes[i];
     ++visits_;
     const int32_t next = table_->Step(path[node.depth - 1], node.byte);
@@ -111,12 +116,8 @@ std::shared_ptr<const Constraint::Local> Constraint::LocalOf(Place place) const 
   const bool bottom = place.stack == kBottom;
   const auto known = locals_.find({place.state, bottom});
   if (known != locals_.end()) return known->second;
-  if (local_bytes_ > kMaxLocalBytes) {
-    locals_.clear();
-    local_bytes_ = 0;
-  }
   std::shared_ptr<const Local> made = MakeLocal(place.state, bottom ? kBottom : kUnknown);
-  if (table_->overflowed()) return made;  // It may lack some.
+  if (table_->overflowed() || Spent()) return made;  // It may lack some.
   local_bytes_ += made->bytes();
   return locals_[{place.state, bottom}] = std::move(made);
 }
@@ -189,6 +190,7 @@ Constraint::Run& Constraint::RunOf(int32_t id) const {
     run.tokens.insert(run.tokens.end(), of.begin(), of.end());
     run.up_to.push_back(run.tokens.size());
   }
+  local_bytes_ += 4 * run.tokens.size() + sizeof(Run::Exit) * run.exits.size();
   return run;
 }
 
@@ -203,6 +205,7 @@ void Constraint::AddRun(Place place, TokenMask& mask) const {
   std::vector<uint64_t>& words = run.words[kept];
   if (words.empty()) {
     words.resize(words_);
+    local_bytes_ += 8 * words_;
     for (size_t i = 0; i < run.up_to[static_cast<size_t>(kept)]; ++i) Set(words, run.tokens[i]);
   }
   Unite(mask.words, words);
@@ -212,6 +215,7 @@ void Constraint::AddRun(Place place, TokenMask& mask) const {
   }
   const int32_t behind = table_->Find({{state.run_exit, place.stack}});
   const std::span<const Vocabulary::Node> nodes = vocabulary_->nodes();
+  visits_ += static_cast<int64_t>(run.exits.size());
   for (const Run::Exit& exit : run.exits) {
     if (exit.chars < state.run_needed) continue;
     if (state.run_left != kUnbounded && exit.chars > state.run_left) continue;
@@ -229,24 +233,41 @@ void Constraint::AllowBehind(uint32_t begin, uint32_t end, int32_t state, TokenM
   });
 }
 
-std::shared_ptr<const TokenMask> Constraint::MakeMask(int32_t state) const {
-  const auto mask = std::make_shared<TokenMask>();
-  mask->words.resize(words_);
+void Constraint::AllowByPlaces(int32_t state, TokenMask& mask) const {
   const std::span<const Vocabulary::Node> nodes = vocabulary_->nodes();
   // The table may grow meanwhile: a copy.
   const std::vector<Place> places(table_->PlacesOf(state).begin(), table_->PlacesOf(state).end());
   for (const Place& place : places) {
+    if (Spent()) return;
     const std::shared_ptr<const Local> local = LocalOf(place);
-    for (const int32_t token : local->tokens) Set(mask->words, token);
-    if (!local->words.empty()) Unite(mask->words, local->words);
-    if (automaton_.states[static_cast<size_t>(place.state)].run >= 0) AddRun(place, *mask);
+    visits_ += static_cast<int64_t>((local->tokens.size() + local->words.size()) / 16);
+    for (const int32_t token : local->tokens) Set(mask.words, token);
+    if (!local->words.empty()) Unite(mask.words, local->words);
+    if (automaton_.states[static_cast<size_t>(place.state)].run >= 0) AddRun(place, mask);
     if (local->leaves.empty() || place.stack == kBottom) continue;
     const StateTable::Frame frame = table_->FrameOf(place.stack);
     const int32_t behind = table_->Find({{frame.back_to, frame.beneath}});
+    visits_ += static_cast<int64_t>(local->leaves.size());
     for (const uint32_t leaf : local->leaves) {
-      AllowBehind(leaf + 1, nodes[leaf].behind, behind, *mask);
+      AllowBehind(leaf + 1, nodes[leaf].behind, behind, mask);
     }
   }
+}
+
+// Null if it would take too long.
+std::shared_ptr<const TokenMask> Constraint::MakeMask(int32_t state, int64_t begun) const {
+  const auto mask = std::make_shared<TokenMask>();
+  mask->words.resize(words_);
+  work_limit_ = begun + kWorkByPlaces;
+  AllowByPlaces(state, *mask);
+  if (Spent()) {
+    mask->words.assign(words_, 0);
+    work_limit_ = begun + kWorkByPlaces + kWorkAsWhole;
+    AllowBehind(0, static_cast<uint32_t>(vocabulary_->nodes().size()), state, *mask);
+  }
+  const bool spent = Spent();
+  work_limit_ = std::numeric_limits<int64_t>::max();
+  if (spent) return nullptr;
   mask->ends = table_->EndsAt(state);
   mask->any =
       std::any_of(mask->words.begin(), mask->words.end(), [](uint64_t word) { return word != 0; });
@@ -255,23 +276,31 @@ std::shared_ptr<const TokenMask> Constraint::MakeMask(int32_t state) const {
 
 absl::StatusOr<std::shared_ptr<const TokenMask>> Constraint::MaskOf(TextState& text) const {
   MutexLock lock(&mutex_);
+  const int64_t begun = Work();
+  std::shared_ptr<const TokenMask> mask;
   for (int tries = 0; tries < 2; ++tries) {
     Adopt(text);
-    if (text.state_ == StateTable::kDead) break;
+    if (text.state_ == StateTable::kDead) return TooAmbiguous();
     if (const auto it = masks_.find(text.state_); it != masks_.end()) return it->second;
     if (masks_.size() * words_ * sizeof(uint64_t) > kMaxMaskBytes) masks_.clear();
-    std::shared_ptr<const TokenMask> mask = MakeMask(text.state_);
-    if (table_->overflowed()) continue;  // In a new table there is room, perhaps.
-    masks_[text.state_] = mask;
-    return mask;
+    if (local_bytes_ > kMaxLocalBytes) {
+      locals_.clear();
+      runs_.clear();
+      local_bytes_ = 0;
+    }
+    mask = text.work_left_ > 0 ? MakeMask(text.state_, begun) : nullptr;
+    if (mask == nullptr || !table_->overflowed()) break;
+    mask = nullptr;  // In a new table there is room, perhaps.
   }
-  return TooAmbiguous();
+  text.work_left_ -= Work() - begun;
+  if (mask == nullptr) return TooAmbiguous();
+  return masks_[text.state_] = std::move(mask);
 }
 
-void Constraint::Prepare(int64_t visits) {
+void Constraint::Prepare(int64_t work) {
   MutexLock lock(&mutex_);
-  visits_ = 0;
-  for (size_t i = 0; i < automaton_.states.size() && visits_ < visits; ++i) {
+  const int64_t begun = Work();
+  for (size_t i = 0; i < automaton_.states.size() && Work() - begun < work; ++i) {
     const Automaton::State& state = automaton_.states[i];
     if (state.edges_count == 0 || table_->overflowed()) continue;
     if (table_->bytes() > kMaxTableBytes || local_bytes_ > kMaxLocalBytes / 2) break;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/grammar/match_text.h"
 
@@ -151,8 +152,53 @@ TEST(ConstraintTest, TooAmbiguousIsAnError) {
   const Constraint constraint(Compile(Regex("x{40}(a?){1020}")).value(), Words());
   TextState text = constraint.Begin();
   ASSERT_TRUE(constraint.AppendBytes(text, std::string(40, 'x')).ok());
-  EXPECT_EQ(constraint.Append(text, 'a').code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(constraint.Append(text, 'a').code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(constraint.Append(text, 'y').code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// All words of up to three letters, and digits.
+std::shared_ptr<const Vocabulary> ShortWords() {
+  std::vector<VocabularyToken> tokens;
+  for (char digit = '0'; digit <= '9'; ++digit) tokens.push_back({std::string(1, digit)});
+  std::vector<std::string> words = {""};
+  for (size_t i = 0; i < words.size(); ++i) {
+    for (char letter = 'a'; words[i].size() < 3 && letter <= 'z'; ++letter) {
+      tokens.push_back({words[i] + letter});
+      words.push_back(words[i] + letter);
+    }
+  }
+  return std::make_shared<const Vocabulary>(tokens);
+}
+
+TEST(ConstraintTest, WhatTakesTooLongPlaceByPlaceIsFoundAsAWhole) {
+  std::string ways = "q1";
+  for (int i = 0; i < 900; ++i) absl::StrAppend(&ways, "|[a-y]*", i, "[a-m]?");
+  const Constraint constraint(Compile(Regex(ways)).value(), ShortWords());
+  TextState text = constraint.Begin();
+  ASSERT_TRUE(constraint.AppendBytes(text, "a").ok());
+  const auto mask = constraint.MaskOf(text);
+  ASSERT_TRUE(mask.ok()) << mask.status();
+  for (size_t id = 0; id < constraint.vocabulary().size(); ++id) {
+    TextState next = text;
+    const auto token = static_cast<int32_t>(id);
+    ASSERT_EQ((*mask)->Allows(token), constraint.Append(next, token).ok())
+        << constraint.vocabulary().BytesOf(token);
+  }
+}
+
+// Its places grow with every letter of a token, differently for every word.
+TEST(ConstraintTest, AMaskThatWouldHoldUpOthersIsRefused) {
+  const Constraint constraint(Compile(Ebnf(R"(root ::= s
+                      s ::= [a-z] s | "a" s s | "a" s | "a" | [a-z] s | [a-z] s s | "b" s s)"))
+                                  .value(),
+                              ShortWords());
+  TextState text = constraint.Begin();
+  absl::Status status;
+  for (int i = 0; status.ok() && i < 500; ++i) {
+    status = constraint.MaskOf(text).status();
+    if (status.ok()) status = constraint.AppendBytes(text, "a");
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ class Parser {
       return grammar_.Text(text);
     }
     if (Take("[")) return Class();
-    if (Take(".")) return grammar_.Chars({{0, kLastCodePoint}});
+    if (Take(".")) return grammar_.Chars(kAnyChar);
     if (Take("%")) return Extension();
     if (Take("(")) {
       BATON_ASSIGN_OR_RETURN(const NodeId body, Alternatives(depth + 1));

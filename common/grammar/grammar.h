@@ -19,6 +19,7 @@ struct CodeRange {
 using CodeRanges = std::vector<CodeRange>;
 
 inline constexpr uint32_t kLastCodePoint = 0x10FFFF;
+inline const CodeRanges kAnyChar = {{0, kLastCodePoint}};
 inline constexpr int kUnbounded = -1;
 inline constexpr int kMaxCount = 1 << 16;  // The most of a repetition.
 

@@ -17,7 +17,6 @@ constexpr int kMaxDigits = 18;
 constexpr int64_t kLargest = 999'999'999'999'999'999;
 
 const CodeRanges kDigit = {{'0', '9'}};
-const CodeRanges kAnyChar = {{0, kLastCodePoint}};
 const CodeRanges kHex = {{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
 
 }  // namespace

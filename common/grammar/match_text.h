@@ -20,7 +20,8 @@ inline Source Ebnf(std::string text) {
 
 class Matcher {
  public:
-  explicit Matcher(const Source& source) : automaton_(Compile(source)) {}
+  explicit Matcher(const Source& source) : Matcher(Compile(source)) {}
+  explicit Matcher(absl::StatusOr<Automaton> automaton) : automaton_(std::move(automaton)) {}
 
   std::string error() const {
     return automaton_.ok() ? "" : std::string(automaton_.status().message());

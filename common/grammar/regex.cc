@@ -61,7 +61,7 @@ class Parser {
   }
 
   NodeId Chars(CodeRanges ranges) { return chars_(std::move(ranges)); }
-  NodeId AnyText() { return grammar_.Repeat(Chars({{0, kLastCodePoint}}), 0, kUnbounded); }
+  NodeId AnyText() { return grammar_.Repeat(Chars(kAnyChar), 0, kUnbounded); }
 
   // An alternative that is in no group: only there an anchor may stand.
   absl::StatusOr<NodeId> OuterSequence() {

@@ -12,13 +12,12 @@ namespace baton::grammar {
 
 // What Python and ECMAScript have in common: characters, classes, groups, alternatives, counts, and
 // ^ and $ at the ends. INVALID_ARGUMENT, with the position, for what is malformed or not regular:
-// references, looking around, word borders, flags.
-// The whole text is what the expression matches.
+// references, looking around, word borders, flags. The whole text must match.
 absl::StatusOr<Grammar::NodeId> AddRegex(std::string_view pattern, Grammar& grammar);
 
-// How one of these characters is written.
+// Makes the node of a character that is one of these.
 using RegexChars = std::function<Grammar::NodeId(CodeRanges)>;
-// A part of the text is: JSON Schema's pattern.
+// As AddRegex, but a part of the text must match, as JSON Schema's pattern says.
 absl::StatusOr<Grammar::NodeId> AddPattern(std::string_view pattern, RegexChars chars,
                                            Grammar& grammar);
 

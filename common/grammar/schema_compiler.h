@@ -71,12 +71,15 @@ class SchemaCompiler {
   absl::Status ReadProperties(const SchemaView& view, std::vector<Property>& properties,
                               const SchemaPlace& at);
   absl::StatusOr<Property> PropertyOf(const std::string& name, const JsonTree& schema,
-                                      bool required, const SchemaPlace& at, std::string_view list);
+                                      bool required, const SchemaPlace& at, std::string_view key);
   absl::StatusOr<std::optional<NodeId>> Additional(const SchemaView& view,
                                                    const std::vector<Property>& properties,
                                                    const SchemaPlace& at);
   NodeId Members(const std::vector<Property>& properties, std::optional<NodeId> additional,
                  const SchemaPlace& at);
+  // `part` as often as it may follow `before` others, each behind a comma of JSON: there are
+  // `least` to `most` in all.
+  NodeId More(NodeId part, int before, int least, int most);
   NodeId Enclosed(NodeId members, bool may_be_empty, const SchemaPlace& at);
   NodeId Separator(const SchemaPlace& at);
 
@@ -93,7 +96,7 @@ class SchemaCompiler {
   int schemas_ = 0;
 };
 
-// A count such as minItems; `absent` if there is none. INVALID_ARGUMENT.
+// A count such as minItems; `absent` if there is none. INVALID_ARGUMENT for what is no count.
 absl::StatusOr<int> CountOf(const SchemaView& view, const char* keyword, int absent,
                             const SchemaPlace& at);
 absl::Status CheckOrder(int least, int most, const char* of, const SchemaPlace& at);

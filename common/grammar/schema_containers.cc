@@ -13,7 +13,7 @@ namespace {
 using NodeId = Grammar::NodeId;
 using Kind = JsonTree::Kind;
 
-constexpr size_t kMaxOptional = 900;  // Properties of an object that may be left out.
+constexpr size_t kMaxOptional = 450;  // Properties of an object that may be left out.
 constexpr size_t kMembersPerRule = 24;
 
 absl::StatusOr<std::vector<std::string>> RequiredOf(const SchemaView& view, const SchemaPlace& at) {
@@ -59,18 +59,14 @@ absl::StatusOr<NodeId> SchemaCompiler::Array(const SchemaView& view, const Schem
   if (most == 0 || (placed == 0 && closed)) {
     return rules_.Enclosed("[", grammar_.Empty(), "]", false);
   }
-  const auto more = [&] { return grammar_.Sequence({rules_.Comma(), item}); };
   if (placed == 0) {
-    const NodeId all =
-        grammar_.Sequence({item, grammar_.Repeat(more(), std::max(0, least - 1),
-                                                 most == kUnbounded ? kUnbounded : most - 1)});
+    const NodeId all = grammar_.Sequence({item, More(item, 1, least, most)});
     return rules_.Enclosed("[", all, "]", least == 0);
   }
   if (closed && least > placed) return at.Wrong("minItems: there are fewer items");
   NodeId tail = grammar_.Empty();  // The items behind the first, with commas.
   if (!closed && (most == kUnbounded || most > placed)) {
-    tail = grammar_.Repeat(more(), std::max(0, least - placed),
-                           most == kUnbounded ? kUnbounded : most - placed);
+    tail = More(item, placed, least, most);
   }
   BATON_ASSIGN_OR_RETURN(tail, Items(prefix->items, tail, least, most, at));
   return rules_.Enclosed("[", tail, "]", least == 0);
@@ -91,6 +87,11 @@ absl::StatusOr<NodeId> SchemaCompiler::Items(const std::vector<JsonTree>& first,
     if (i % static_cast<int>(kMembersPerRule) == 0) tail = AsRule(tail, at.path);
   }
   return tail;
+}
+
+NodeId SchemaCompiler::More(NodeId part, int before, int least, int most) {
+  return grammar_.Repeat(grammar_.Sequence({rules_.Comma(), part}), std::max(0, least - before),
+                         most == kUnbounded ? kUnbounded : most - before);
 }
 
 NodeId SchemaCompiler::Enclosed(NodeId members, bool may_be_empty, const SchemaPlace& at) {
@@ -117,10 +118,7 @@ absl::StatusOr<NodeId> SchemaCompiler::Object(const SchemaView& view, const Sche
       if (least > 1) return at.Wrong("minProperties without properties is not supported");
       return Enclosed(*additional, least == 0, at);
     }
-    const NodeId next = grammar_.Sequence({Separator(at), *additional});
-    const NodeId all = grammar_.Sequence(
-        {*additional, grammar_.Repeat(next, std::max(0, least - 1),
-                                      most == kUnbounded ? kUnbounded : most - 1)});
+    const NodeId all = grammar_.Sequence({*additional, More(*additional, 1, least, most)});
     return Enclosed(all, least == 0, at);
   }
   const auto required = std::count_if(properties.begin(), properties.end(),
@@ -158,9 +156,7 @@ absl::StatusOr<SchemaCompiler::Property> SchemaCompiler::PropertyOf(const std::s
                                                                     const JsonTree& schema,
                                                                     bool required,
                                                                     const SchemaPlace& at,
-                                                                    std::string_view list) {
-  const std::string key =
-      list == "properties" ? Concat(list, ".", name.substr(0, 64)) : std::string(list);
+                                                                    std::string_view key) {
   if (at.spelling == Spelling::kJson) {
     BATON_ASSIGN_OR_RETURN(const NodeId value, Shared(schema, at.Part(key)));
     return Property{name, rules_.Member(grammar_.Text(JsonQuoted(name)), value), required};
@@ -182,14 +178,14 @@ absl::Status SchemaCompiler::ReadProperties(const SchemaView& view,
   for (const JsonTree* list : view.FindAll("properties")) {
     if (!list->Is(Kind::kObject)) return at.Wrong("properties: must be an object");
     for (const auto& [name, schema] : list->members) {
+      const std::string key = Concat("properties.", name.substr(0, SchemaPlace::kMaxShownKey));
       if (!known.insert(name).second) {
-        return at.Part(Concat("properties.", name.substr(0, 64)))
-            .Wrong("stands in several schemas that hold together, which is not supported");
+        return at.Part(key).Wrong(
+            "stands in several schemas that hold together, which is not supported");
       }
       const bool is_required = required.contains(name);
       if (IsFalse(schema) && !is_required) continue;
-      BATON_ASSIGN_OR_RETURN(Property property,
-                             PropertyOf(name, schema, is_required, at, "properties"));
+      BATON_ASSIGN_OR_RETURN(Property property, PropertyOf(name, schema, is_required, at, key));
       properties.push_back(std::move(property));
     }
   }
@@ -218,11 +214,8 @@ NodeId SchemaCompiler::Members(const std::vector<Property>& properties,
       static_cast<size_t>(std::find_if(properties.begin(), properties.end(),
                                        [](const Property& of) { return of.required; }) -
                           properties.begin());
-  const auto others = [&] {
-    return grammar_.Repeat(grammar_.Sequence({Separator(at), *additional}), 0, kUnbounded);
-  };
   // What may follow when something stands before: the properties from i on.
-  NodeId tail = additional ? others() : grammar_.Empty();
+  NodeId tail = additional ? More(*additional, 0, 0, kUnbounded) : grammar_.Empty();
   std::vector<NodeId> ways;
   size_t in_rule = 0;
   for (size_t i = count; i-- > 0;) {
@@ -237,7 +230,9 @@ NodeId SchemaCompiler::Members(const std::vector<Property>& properties,
     tail = properties[i].required ? with : grammar_.Choice({with, tail});
   }
   const bool may_be_empty = first_required == count;
-  if (may_be_empty && additional) ways.push_back(grammar_.Sequence({*additional, others()}));
+  if (may_be_empty && additional) {
+    ways.push_back(grammar_.Sequence({*additional, More(*additional, 0, 0, kUnbounded)}));
+  }
   if (ways.empty()) return Enclosed(grammar_.Empty(), false, at);
   return Enclosed(grammar_.Choice(std::move(ways)), may_be_empty, at);
 }

@@ -14,8 +14,6 @@ namespace {
 using NodeId = Grammar::NodeId;
 using Kind = JsonTree::Kind;
 
-const CodeRanges kAnyChar = {{0, kLastCodePoint}};
-
 absl::Status ReadBounds(const SchemaView& view, bool integer, Bounds& bounds,
                         const SchemaPlace& at) {
   for (const char* keyword : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {

@@ -7,7 +7,7 @@
 namespace baton::grammar {
 namespace {
 
-constexpr size_t kMaxBytes = 64 << 20;
+constexpr size_t kMaxBytes = 32 << 20;
 constexpr size_t kMaxReached = 1 << 14;  // Places that one step looks at.
 
 }  // namespace
@@ -56,6 +56,7 @@ int32_t StateTable::Find(std::vector<Place> reached) {
     }
     if (reached.size() > kMaxReached) break;
   }
+  places_seen_ += 3 * static_cast<int64_t>(reached.size());  // Each is looked up.
   if (key.places.empty() && !key.ends && !key.leaves) return kDead;
   if (key.places.size() > kMaxPlaces || reached.size() > kMaxReached) {
     overflowed_ = true;
@@ -80,6 +81,7 @@ int32_t StateTable::Keep(Key key) {  // NOLINT(performance-unnecessary-value-par
 
 int32_t StateTable::MakeStep(int32_t state, uint8_t byte) {
   std::vector<Place> reached;
+  places_seen_ += static_cast<int64_t>(Of(state).places.size());
   for (const Place& place : Of(state).places) {
     for (const ByteEdge& edge : automaton_.EdgesOf(place.state)) {
       if (edge.low <= byte && byte <= edge.high) reached.push_back({edge.to, place.stack});

@@ -74,6 +74,8 @@ class StateTable {
   bool overflowed() const { return overflowed_; }
   size_t bytes() const { return bytes_; }
   size_t size() const { return keys_.size(); }
+  // How many places have been looked at to make states.
+  int64_t places_seen() const { return places_seen_; }
 
  private:
   static constexpr int32_t kNotMade = -2;
@@ -103,6 +105,7 @@ class StateTable {
   std::vector<const Key*> keys_;
   std::vector<int32_t> steps_;  // [state][class]
   size_t bytes_ = 0;
+  int64_t places_seen_ = 0;
   bool overflowed_ = false;
 };
 

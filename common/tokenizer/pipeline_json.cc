@@ -1,7 +1,5 @@
 #include "common/tokenizer/pipeline_json.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -13,8 +11,6 @@
 namespace baton {
 namespace {
 
-constexpr size_t kMaxSequence = 16;
-
 // What the ByteLevel pre-tokenizer splits by where use_regex is true: GPT-2's pattern, part of the
 // format.
 constexpr std::string_view kByteLevelPattern =
@@ -25,8 +21,15 @@ constexpr std::string_view kByteLevelPattern =
 constexpr std::string_view kWordClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control})";
 constexpr std::string_view kPunctuation = R"([!-\x2f:-@\[-`{-~\p{P}])";
 
-// The elements of a component of type Sequence, which stand under `key`, and of those inside it;
-// else the component alone.
+// The entry of `names` that `name` is; null if it is none.
+template <typename T, size_t N>
+const T* Named(const JsonReader& name, const std::pair<std::string_view, T> (&names)[N]) {
+  for (const auto& [text, entry] : names) {
+    if (name.value() == text) return &entry;
+  }
+  return nullptr;
+}
+
 absl::Status FlattenInto(const JsonReader& component, std::string_view key,
                          std::vector<JsonReader>* flat) {
   if (component["type"].value() != "Sequence") {
@@ -47,12 +50,6 @@ absl::Status FlattenInto(const JsonReader& component, std::string_view key,
     BATON_RETURN_IF_ERROR(FlattenInto(elements[i], key, flat));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<JsonReader>> Flatten(const JsonReader& component, std::string_view key) {
-  std::vector<JsonReader> flat;
-  BATON_RETURN_IF_ERROR(FlattenInto(component, key, &flat));
-  return flat;
 }
 
 // {"Regex": ...} or {"String": ...}.
@@ -78,9 +75,8 @@ absl::StatusOr<NormalizerStep> ReadNormalizerStep(const JsonReader& element) {
       {"StripAccents", Kind::kStripAccents}};
   const JsonReader type = element["type"];
   NormalizerStep step;
-  for (const auto& [name, kind] : kPlain) {
-    if (type.value() != name) continue;
-    step.kind = kind;
+  if (const Kind* const kind = Named(type, kPlain)) {
+    step.kind = *kind;
     BATON_RETURN_IF_ERROR(element.ExpectKeys({"type"}));
     return step;
   }
@@ -124,9 +120,7 @@ absl::StatusOr<SplitBehavior> ReadBehavior(const JsonReader& behavior) {
       {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
       {"MergedWithNext", SplitBehavior::kMergedWithNext},
       {"Contiguous", SplitBehavior::kContiguous}};
-  for (const auto& [name, value] : kNames) {
-    if (behavior.value() == name) return value;
-  }
+  if (const SplitBehavior* const known = Named(behavior, kNames)) return *known;
   return behavior.Unsupported(
       "Isolated, Removed, MergedWithPrevious, MergedWithNext and Contiguous");
 }
@@ -174,7 +168,6 @@ absl::Status ReadDelimiter(const JsonReader& split, TokenizerSpec* spec) {
 // Those without keys.
 absl::Status ReadPlainSplit(const JsonReader& element, TokenizerSpec* spec) {
   BATON_RETURN_IF_ERROR(element.ExpectKeys({"type"}));
-  const SplitRule spaces = PcreRule(Concat("[", kWhiteSpaceClass, "]"), SplitBehavior::kRemoved);
   if (element["type"].value() == "Whitespace") {
     // Runs of word characters and runs of what is neither word nor space are kept.
     spec->splits.push_back(
@@ -182,7 +175,7 @@ absl::Status ReadPlainSplit(const JsonReader& element, TokenizerSpec* spec) {
                  SplitBehavior::kRemoved, /*invert=*/true));
     return absl::OkStatus();
   }
-  spec->splits.push_back(spaces);
+  spec->splits.push_back(PcreRule(Concat("[", kWhiteSpaceClass, "]"), SplitBehavior::kRemoved));
   if (element["type"].value() == "BertPreTokenizer") {
     spec->splits.push_back(PcreRule(std::string(kPunctuation), SplitBehavior::kIsolated));
   }
@@ -199,6 +192,9 @@ absl::Status ReadByteLevel(const JsonReader& element, TokenizerSpec* spec) {
 }
 
 absl::Status ReadMetaspaceKeys(const JsonReader& element, MetaspaceRule* rule) {
+  using Prepend = MetaspaceRule::Prepend;
+  static constexpr std::pair<std::string_view, Prepend> kSchemes[] = {
+      {"always", Prepend::kAlways}, {"first", Prepend::kFirst}, {"never", Prepend::kNever}};
   // "str_rep" and "add_prefix_space" are of older files.
   BATON_RETURN_IF_ERROR(element.ExpectKeys(
       {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"}));
@@ -210,22 +206,19 @@ absl::Status ReadMetaspaceKeys(const JsonReader& element, MetaspaceRule* rule) {
   BATON_ASSIGN_OR_RETURN(rule->split, element["split"].Bool(true));
   const JsonReader scheme = element["prepend_scheme"];
   if (scheme.IsNull()) {
-    rule->prepend = prefix ? MetaspaceRule::Prepend::kAlways : MetaspaceRule::Prepend::kNever;
-  } else if (scheme.value() == "always") {
-    rule->prepend = MetaspaceRule::Prepend::kAlways;
-  } else if (scheme.value() == "first") {
-    rule->prepend = MetaspaceRule::Prepend::kFirst;
-  } else if (scheme.value() == "never") {
-    rule->prepend = MetaspaceRule::Prepend::kNever;
-  } else {
-    return scheme.Unsupported("always, first and never");
+    rule->prepend = prefix ? Prepend::kAlways : Prepend::kNever;
+    return absl::OkStatus();
   }
+  const Prepend* const known = Named(scheme, kSchemes);
+  if (known == nullptr) return scheme.Unsupported("always, first and never");
+  rule->prepend = *known;
   return absl::OkStatus();
 }
 
-absl::Status ReadDecoderStep(const JsonReader& element, DecoderRule* decoder) {
+// `fused`: the tokens' texts are one by now.
+absl::Status ReadDecoderStep(const JsonReader& element, bool* fused, DecoderRule* decoder) {
   const JsonReader type = element["type"];
-  if (type.value() == "Replace" && !decoder->fused) {
+  if (type.value() == "Replace" && !*fused) {
     BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "pattern", "content"}));
     BATON_ASSIGN_OR_RETURN(const SplitRule pattern, ReadPattern(element["pattern"]));
     if (pattern.syntax != SplitRule::Syntax::kLiteral) {
@@ -235,15 +228,15 @@ absl::Status ReadDecoderStep(const JsonReader& element, DecoderRule* decoder) {
     decoder->replacements.emplace_back(pattern.pattern, std::move(content));
     return absl::OkStatus();
   }
-  if (type.value() == "ByteFallback" && !decoder->fused) {
+  if (type.value() == "ByteFallback" && !*fused) {
     decoder->byte_fallback = true;
     return element.ExpectKeys({"type"});
   }
   if (type.value() == "Fuse") {
-    decoder->fused = true;
+    *fused = true;
     return element.ExpectKeys({"type"});
   }
-  if (type.value() == "Strip" && decoder->fused) {
+  if (type.value() == "Strip" && *fused) {
     BATON_RETURN_IF_ERROR(element.ExpectKeys({"type", "content", "start", "stop"}));
     const bool one_space = element["content"].value() == " " && element["start"].value() == 1 &&
                            element["stop"].value() == 0;
@@ -251,7 +244,7 @@ absl::Status ReadDecoderStep(const JsonReader& element, DecoderRule* decoder) {
     decoder->first = DecoderRule::First::kWithoutSpace;
     return absl::OkStatus();
   }
-  if (type.value() == "Metaspace" && !decoder->fused) {
+  if (type.value() == "Metaspace" && !*fused) {
     MetaspaceRule rule;
     BATON_RETURN_IF_ERROR(ReadMetaspaceKeys(element, &rule));
     decoder->replacements.emplace_back(rule.replacement, " ");
@@ -264,62 +257,13 @@ absl::Status ReadDecoderStep(const JsonReader& element, DecoderRule* decoder) {
       "Metaspace, or Replace, ByteFallback, Fuse and Strip; ByteLevel where the pre-tokenizer is");
 }
 
-absl::Status AppendTemplateIds(const JsonReader& token, const JsonReader& special_tokens,
-                               std::vector<int32_t>* ids) {
-  BATON_ASSIGN_OR_RETURN(const std::string name, token["id"].String());
-  const JsonReader token_ids = special_tokens[name]["ids"];
-  BATON_RETURN_IF_ERROR(token_ids.ExpectArray());
-  if (token_ids.size() > kMaxSequence) {
-    return token_ids.Malformed(Concat("at most ", kMaxSequence, " ids"));
-  }
-  for (size_t i = 0; i < token_ids.size(); ++i) {
-    BATON_ASSIGN_OR_RETURN(const int32_t id, token_ids[i].Id(kMaxVocabSize));
-    ids->push_back(id);
-  }
-  return absl::OkStatus();
-}
-
-// A token before the text and one behind it: ["<s>", 0].
-absl::Status ReadAround(const JsonReader& processor, TokenizerSpec* spec) {
-  BATON_RETURN_IF_ERROR(
-      processor.ExpectKeys({"type", "sep", "cls", "trim_offsets", "add_prefix_space"}));
-  for (const auto& [key, ids] :
-       {std::pair("cls", &spec->prefix_ids), std::pair("sep", &spec->suffix_ids)}) {
-    const JsonReader token = processor[key];
-    BATON_RETURN_IF_ERROR(token.ExpectArray());
-    if (token.size() != 2) return token.Malformed("a token and its id");
-    BATON_ASSIGN_OR_RETURN(const int32_t id, token[1].Id(kMaxVocabSize));
-    ids->push_back(id);
-  }
-  return absl::OkStatus();
-}
-
-// "single" is what stands around one text; "pair" is for two, which Baton never encodes.
-absl::Status ReadTemplate(const JsonReader& processor, TokenizerSpec* spec) {
-  BATON_RETURN_IF_ERROR(processor.ExpectKeys({"type", "single", "pair", "special_tokens"}));
-  const JsonReader single = processor["single"];
-  BATON_RETURN_IF_ERROR(single.ExpectArray());
-  if (single.size() > kMaxSequence) {
-    return single.Malformed(Concat("at most ", kMaxSequence, " elements"));
-  }
-  bool seen_text = false;
-  for (size_t i = 0; i < single.size(); ++i) {
-    const JsonReader piece = single[i];
-    BATON_RETURN_IF_ERROR(piece.ExpectKeys({"SpecialToken", "Sequence"}));
-    if (!piece["SpecialToken"].IsNull()) {
-      BATON_RETURN_IF_ERROR(AppendTemplateIds(piece["SpecialToken"], processor["special_tokens"],
-                                              seen_text ? &spec->suffix_ids : &spec->prefix_ids));
-      continue;
-    }
-    if (seen_text || piece["Sequence"]["id"].value() != "A") {
-      return piece.Unsupported("one Sequence with id A");
-    }
-    seen_text = true;
-  }
-  return seen_text ? absl::OkStatus() : single.Malformed("one Sequence with id A");
-}
-
 }  // namespace
+
+absl::StatusOr<std::vector<JsonReader>> Flatten(const JsonReader& component, std::string_view key) {
+  std::vector<JsonReader> flat;
+  BATON_RETURN_IF_ERROR(FlattenInto(component, key, &flat));
+  return flat;
+}
 
 absl::Status ReadNormalizer(const JsonReader& normalizer, TokenizerSpec* spec) {
   if (normalizer.IsNull()) return absl::OkStatus();
@@ -344,54 +288,41 @@ absl::Status ReadPreTokenizer(const JsonReader& pre_tokenizer, TokenizerSpec* sp
       {"BertPreTokenizer", ReadPlainSplit}};
   constexpr char kSupported[] =
       "any number of Split, Digits, Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit "
-      "and BertPreTokenizer, and ByteLevel or Metaspace behind them";
+      "and BertPreTokenizer, and one ByteLevel among them or Metaspace behind them";
+  spec->bpe.byte_level = false;
   if (pre_tokenizer.IsNull()) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const std::vector<JsonReader> elements,
                          Flatten(pre_tokenizer, "pretokenizers"));
+  size_t before_spelling = 0;
   for (size_t i = 0; i < elements.size(); ++i) {
     const JsonReader type = elements[i]["type"];
-    // It turns its input into bytes, so it must be last.
-    if (i + 1 == elements.size() && type.value() == "ByteLevel") {
-      spec->byte_level = true;
-      return ReadByteLevel(elements[i], spec);
+    if (type.value() == "ByteLevel" && !spec->bpe.byte_level) {
+      spec->bpe.byte_level = true;
+      before_spelling = spec->splits.size();
+      BATON_RETURN_IF_ERROR(ReadByteLevel(elements[i], spec));
+      continue;
     }
-    if (i + 1 == elements.size() && type.value() == "Metaspace") {
+    if (i + 1 == elements.size() && type.value() == "Metaspace" && !spec->bpe.byte_level) {
       return ReadMetaspaceKeys(elements[i], &spec->metaspace.emplace());
     }
-    const auto* const reader =
-        std::find_if(std::begin(kReaders), std::end(kReaders),
-                     [&](const auto& entry) { return type.value() == entry.first; });
-    if (reader == std::end(kReaders)) return type.Unsupported(kSupported);
-    BATON_RETURN_IF_ERROR(reader->second(elements[i], spec));
+    const Reader* const reader = Named(type, kReaders);
+    if (reader == nullptr) return type.Unsupported(kSupported);
+    BATON_RETURN_IF_ERROR((*reader)(elements[i], spec));
   }
-  return absl::OkStatus();
-}
-
-absl::Status ReadPostProcessor(const JsonReader& post_processor, TokenizerSpec* spec) {
-  if (post_processor.IsNull()) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const std::vector<JsonReader> elements,
-                         Flatten(post_processor, "processors"));
-  bool seen_template = false;
-  for (const JsonReader& element : elements) {
-    const JsonReader type = element["type"];
-    if (type.value() == "ByteLevel") continue;  // Only moves offsets, which Baton doesn't have.
-    const bool around = type.value() == "BertProcessing" || type.value() == "RobertaProcessing";
-    if (seen_template || (!around && type.value() != "TemplateProcessing")) {
-      return type.Unsupported(
-          "ByteLevel and one TemplateProcessing, BertProcessing or RobertaProcessing");
-    }
-    BATON_RETURN_IF_ERROR(around ? ReadAround(element, spec) : ReadTemplate(element, spec));
-    seen_template = true;
-  }
+  if (!spec->bpe.byte_level) return absl::OkStatus();
+  const auto spelled = spec->splits.begin() + static_cast<ptrdiff_t>(before_spelling);
+  spec->spelled_splits.assign(spelled, spec->splits.end());
+  spec->splits.erase(spelled, spec->splits.end());
   return absl::OkStatus();
 }
 
 absl::Status ReadDecoder(const JsonReader& decoder, TokenizerSpec* spec) {
   BATON_RETURN_IF_ERROR(decoder.ExpectObject());
   BATON_ASSIGN_OR_RETURN(const std::vector<JsonReader> elements, Flatten(decoder, "decoders"));
-  if (!spec->byte_level) {
+  if (!spec->bpe.byte_level) {
+    bool fused = false;
     for (const JsonReader& element : elements) {
-      BATON_RETURN_IF_ERROR(ReadDecoderStep(element, &spec->decoder));
+      BATON_RETURN_IF_ERROR(ReadDecoderStep(element, &fused, &spec->decoder));
     }
     return absl::OkStatus();
   }

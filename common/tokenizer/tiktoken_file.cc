@@ -125,8 +125,8 @@ absl::Status AddSpecialTokens(std::string_view config, TokenizerSpec* spec) {
 absl::Status CheckIds(const TokenizerSpec& spec) {
   absl::flat_hash_map<int32_t, std::string_view> known;
   for (const VocabEntry& entry : spec.vocab) {
-    const auto [other, is_new] = known.emplace(entry.id, entry.spelling);
-    if (!is_new) return absl::InvalidArgumentError(Concat("two tokens have the rank ", entry.id));
+    if (known.emplace(entry.id, entry.spelling).second) continue;
+    return absl::InvalidArgumentError(Concat("two tokens have the rank ", entry.id));
   }
   for (const AddedToken& token : spec.added_tokens) {
     const auto [other, is_new] = known.emplace(token.id, token.content);
@@ -142,14 +142,12 @@ absl::Status CheckIds(const TokenizerSpec& spec) {
 absl::StatusOr<TokenizerSpec> ParseTiktoken(std::string_view file, std::string_view config) {
   BATON_ASSIGN_OR_RETURN(const Ranks ranks, ReadRanks(file));
   TokenizerSpec spec;
-  spec.byte_level = true;
   spec.bpe.ignore_merges = true;  // As OpenAI's library: a word that is a token is that token.
   for (const auto& [bytes, rank] : ranks) spec.vocab.push_back({Spelled(bytes), rank});
   AddMerges(ranks, &spec);
   spec.splits.push_back(
       {WordPattern(), SplitRule::Syntax::kPcre2, SplitBehavior::kIsolated, false});
-  absl::Status added = AddSpecialTokens(config, &spec);
-  BATON_RETURN_IF_ERROR(Annotate(added, "tokenizer_config.json"));
+  BATON_RETURN_IF_ERROR(Annotate(AddSpecialTokens(config, &spec), "tokenizer_config.json"));
   AddReserved(&spec);
   BATON_RETURN_IF_ERROR(CheckIds(spec));
   return spec;

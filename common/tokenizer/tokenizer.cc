@@ -28,6 +28,20 @@ std::vector<ByteRange> RangesWithin(std::span<const ByteRange> ranges, size_t be
   return within;
 }
 
+// What the token adds to a text.
+std::string BytesOf(const std::string& spelling, const TokenizerSpec& spec) {
+  // An added token with characters outside the byte alphabet ("<｜User｜>") is its own text.
+  if (spec.bpe.byte_level) return BytesOfSpelling(spelling).value_or(spelling);
+  if (spec.decoder.byte_fallback) {
+    if (const auto byte = ByteOfFallback(spelling)) return {static_cast<char>(*byte)};
+  }
+  std::string bytes = spelling;
+  for (const auto& [from, to] : spec.decoder.replacements) {
+    bytes = absl::StrReplaceAll(bytes, {{from, to}});
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& directory) {
@@ -77,9 +91,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
     BATON_ASSIGN_OR_RETURN(
         model, UnigramModel::Create(spec.vocab, spec.scores, spec.unk_id, spec.bpe.byte_fallback));
   } else {
-    BpeOptions options = spec.bpe;
-    options.byte_level = spec.byte_level;
-    BATON_ASSIGN_OR_RETURN(model, BpeModel::Create(spec.vocab, spec.merges, options));
+    BATON_ASSIGN_OR_RETURN(model, BpeModel::Create(spec.vocab, spec.merges, spec.bpe));
   }
   absl::StatusOr<Normalizer> normalizer = Normalizer::Create(spec.normalizer);
   BATON_RETURN_IF_ERROR(Annotate(normalizer.status(), "normalizer"));
@@ -94,8 +106,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
 Tokenizer::Tokenizer(Model model, Normalizer normalizer, const TokenizerSpec& spec)
     : model_(std::move(model)),
       normalizer_(std::move(normalizer)),
-      byte_level_(spec.byte_level),
-      decoder_(spec.decoder),
+      first_decoded_(spec.decoder.first),
       add_prefix_space_(spec.add_prefix_space),
       metaspace_(spec.metaspace),
       prefix_ids_(spec.prefix_ids),
@@ -109,6 +120,10 @@ absl::Status Tokenizer::AddPatterns(const TokenizerSpec& spec) {
   if (spec.byte_level_split.has_value()) {
     BATON_ASSIGN_OR_RETURN(byte_level_split_, SplitPattern::Compile(*spec.byte_level_split));
   }
+  for (const SplitRule& rule : spec.spelled_splits) {
+    BATON_ASSIGN_OR_RETURN(SplitPattern compiled, SplitPattern::Compile(rule));
+    spelled_splits_.push_back(std::move(compiled));
+  }
   if (spec.metaspace.has_value() && spec.metaspace->split) {
     BATON_ASSIGN_OR_RETURN(
         metaspace_split_,
@@ -119,9 +134,9 @@ absl::Status Tokenizer::AddPatterns(const TokenizerSpec& spec) {
 }
 
 absl::Status Tokenizer::AddTokens(const TokenizerSpec& spec) {
-  for (const VocabEntry& entry : spec.vocab) AddToken(entry.id, entry.spelling, false);
+  for (const VocabEntry& entry : spec.vocab) AddToken(spec, entry.id, entry.spelling, false);
   for (AddedToken token : spec.added_tokens) {
-    AddToken(token.id, token.content, token.special);
+    AddToken(spec, token.id, token.content, token.special);
     if (!token.normalized) {
       raw_added_.Add(token);
       continue;
@@ -133,26 +148,14 @@ absl::Status Tokenizer::AddTokens(const TokenizerSpec& spec) {
   return absl::OkStatus();
 }
 
-void Tokenizer::AddToken(int32_t id, const std::string& spelling, bool special) {
+void Tokenizer::AddToken(const TokenizerSpec& spec, int32_t id, const std::string& spelling,
+                         bool special) {
   if (id >= vocab_size()) tokens_.resize(static_cast<size_t>(id) + 1);
   Token& token = tokens_[id];
   token.exists = true;
   token.special = token.special || special;
-  token.bytes = BytesOf(spelling);
+  token.bytes = BytesOf(spelling, spec);
   id_of_spelling_.emplace(spelling, id);
-}
-
-std::string Tokenizer::BytesOf(const std::string& spelling) const {
-  // An added token with characters outside the byte alphabet ("<｜User｜>") is its own text.
-  if (byte_level_) return BytesOfSpelling(spelling).value_or(spelling);
-  if (decoder_.byte_fallback) {
-    if (const auto byte = ByteOfFallback(spelling)) return {static_cast<char>(*byte)};
-  }
-  std::string bytes = spelling;
-  for (const auto& [from, to] : decoder_.replacements) {
-    bytes = absl::StrReplaceAll(bytes, {{from, to}});
-  }
-  return bytes;
 }
 
 absl::Status Tokenizer::SetRoles(const TokenRoles& roles) {
@@ -258,6 +261,9 @@ absl::Status Tokenizer::EncodeWords(std::string_view text, bool at_start, BpeScr
   if (byte_level_split_.has_value()) {
     BATON_ASSIGN_OR_RETURN(words, byte_level_split_->Split(words));
   }
+  if (!spelled_splits_.empty()) {
+    BATON_ASSIGN_OR_RETURN(words, SplitSpelled(words, &changed));
+  }
   if (metaspace_.has_value()) {
     const bool first = at_start && !words.empty() && words.front().data() == text.data();
     BATON_ASSIGN_OR_RETURN(words, MarkSpaces(words, first, &changed));
@@ -268,6 +274,25 @@ absl::Status Tokenizer::EncodeWords(std::string_view text, bool at_start, BpeScr
     for (const std::string_view word : words) std::get<UnigramModel>(model_).EncodeWord(word, ids);
   }
   return absl::OkStatus();
+}
+
+// What is returned points into `texts`.
+absl::StatusOr<std::vector<std::string_view>> Tokenizer::SplitSpelled(
+    const std::vector<std::string_view>& words, std::deque<std::string>* texts) const {
+  std::vector<std::string_view> pieces;
+  pieces.reserve(words.size());
+  for (const std::string_view word : words) {
+    std::string& spelled = texts->emplace_back();
+    for (const char byte : word) spelled += SpellByte(static_cast<uint8_t>(byte));
+    pieces.push_back(spelled);
+  }
+  for (const SplitPattern& split : spelled_splits_) {
+    BATON_ASSIGN_OR_RETURN(pieces, split.Split(pieces));
+  }
+  for (std::string_view& piece : pieces) {
+    piece = texts->emplace_back(BytesOfSpelling(piece).value_or(""));
+  }
+  return pieces;
 }
 
 // `at_start`: the first word begins the whole text. What is returned points into `texts`.
@@ -303,11 +328,11 @@ absl::StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids,
     }
     if (skip_special && IsSpecial(ids[i])) continue;
     bytes.append(TokenBytes(ids[i]));
-    if (std::exchange(first, false) && decoder_.first == First::kWithoutSpaces) {
+    if (std::exchange(first, false) && first_decoded_ == First::kWithoutSpaces) {
       std::erase(bytes, ' ');
     }
   }
-  if (decoder_.first == First::kWithoutSpace && bytes.starts_with(' ')) bytes.erase(0, 1);
+  if (first_decoded_ == First::kWithoutSpace && bytes.starts_with(' ')) bytes.erase(0, 1);
   std::string text;
   text.reserve(bytes.size());
   if (AppendCharacters(bytes, &text) < bytes.size()) text.append(kReplacementCharacter);

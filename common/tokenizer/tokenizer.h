@@ -105,7 +105,7 @@ class Tokenizer {
                                                            const TokenRoles& roles);
 
   bool InRange(int32_t id) const { return id >= 0 && id < vocab_size(); }
-  void AddToken(int32_t id, const std::string& spelling, bool special);
+  void AddToken(const TokenizerSpec& spec, int32_t id, const std::string& spelling, bool special);
   absl::Status AddPatterns(const TokenizerSpec& spec);
   absl::Status AddTokens(const TokenizerSpec& spec);
   absl::Status SetRoles(const TokenRoles& roles);
@@ -116,19 +116,20 @@ class Tokenizer {
                                       std::vector<int32_t>* ids) const;
   absl::Status EncodeWords(std::string_view text, bool at_start, BpeScratch* scratch,
                            std::vector<int32_t>* ids) const;
+  absl::StatusOr<std::vector<std::string_view>> SplitSpelled(
+      const std::vector<std::string_view>& words, std::deque<std::string>* texts) const;
   absl::StatusOr<std::vector<std::string_view>> MarkSpaces(
       const std::vector<std::string_view>& words, bool at_start,
       std::deque<std::string>* texts) const;
-  std::string BytesOf(const std::string& spelling) const;
 
   const Model model_;
   const Normalizer normalizer_;
-  const bool byte_level_;
-  const DecoderRule decoder_;
+  const DecoderRule::First first_decoded_;
   // How words are cut: TokenizerSpec says in which order.
   std::vector<SplitPattern> splits_;
   const bool add_prefix_space_;
   std::optional<SplitPattern> byte_level_split_;
+  std::vector<SplitPattern> spelled_splits_;
   std::optional<MetaspaceRule> metaspace_;
   std::optional<SplitPattern> metaspace_split_;
   std::vector<int32_t> prefix_ids_;

@@ -202,7 +202,7 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json_text) {
   BATON_RETURN_IF_ERROR(ReadAddedTokens(root["added_tokens"], &spec));
   BATON_RETURN_IF_ERROR(ReadNormalizer(root["normalizer"], &spec));
   BATON_RETURN_IF_ERROR(ReadPreTokenizer(root["pre_tokenizer"], &spec));
-  if (spec.byte_level && spec.is_unigram) {
+  if (spec.bpe.byte_level && spec.is_unigram) {
     return root["pre_tokenizer"].Unsupported("no ByteLevel beside a Unigram model");
   }
   BATON_RETURN_IF_ERROR(ReadPostProcessor(root["post_processor"], &spec));

@@ -24,7 +24,8 @@ namespace baton {
 // have 262,144 tokens.
 inline constexpr int32_t kMaxVocabSize = 1 << 20;
 
-// Spaces become `replacement`, which is put before a text too; words begin with it.
+// Spaces become `replacement`. `prepend` says where it is put before a text too; with `split` words
+// begin with it.
 struct MetaspaceRule {
   enum class Prepend { kNever, kFirst, kAlways };  // kFirst: at the whole text's beginning alone.
   std::string replacement;
@@ -34,27 +35,29 @@ struct MetaspaceRule {
 
 // How the spellings of tokens become text, where they are not those of bytes.
 struct DecoderRule {
+  // kWithoutSpace: the text loses a space at its beginning; kWithoutSpaces: its first token loses
+  // every space.
   enum class First { kAsIs, kWithoutSpace, kWithoutSpaces };
   std::vector<std::pair<std::string, std::string>> replacements;  // In order.
   bool byte_fallback = false;                                     // "<0x0A>" is a byte.
-  bool fused = false;
-  First first = First::kAsIs;  // What becomes of spaces that a text's first token begins with.
+  First first = First::kAsIs;
 };
 
 struct TokenizerSpec {
   std::vector<NormalizerStep> normalizer;  // in order
   // How words are cut: by `splits` in order, then a space is put before each piece that doesn't
-  // begin with one if `add_prefix_space`, then by `byte_level_split`.
+  // begin with one if `add_prefix_space`, then by `byte_level_split`, then, spelled in the byte
+  // alphabet, by `spelled_splits` (Falcon).
   std::vector<SplitRule> splits;
   bool add_prefix_space = false;
   std::optional<SplitRule> byte_level_split;
-  bool byte_level = false;  // Tokens spell bytes (bpe.h); else they spell characters.
+  std::vector<SplitRule> spelled_splits;
   std::optional<MetaspaceRule> metaspace;  // Behind `splits`.
   std::vector<VocabEntry> vocab;           // ids are unique and in [0, kMaxVocabSize)
   std::vector<MergeRule> merges;
-  BpeOptions bpe;
-  bool is_unigram = false;               // Then `vocab` is in the order of ids and has
-  std::vector<double> scores;            // a score each, and there are no merges.
+  BpeOptions bpe;                        // is_unigram: `byte_fallback` alone.
+  bool is_unigram = false;               // Then `vocab` is in the order of ids.
+  std::vector<double> scores;            // is_unigram: one for each of `vocab`.
   int32_t unk_id = 0;                    // is_unigram.
   std::vector<AddedToken> added_tokens;  // ids agree with `vocab` where both have the content
   std::vector<int32_t> prefix_ids;       // what add_special_tokens puts before the text,

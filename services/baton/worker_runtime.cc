@@ -65,8 +65,7 @@ WorkerRuntime::WorkerRuntime(const v1::Options& options, const ModelConfig& mode
       model_(model),
       security_(std::move(security)),
       created_us_(NowUs()),
-      metrics_(Identity(options)),
-      constraints_([path = options.model_path()] { return LoadVocabulary(path); }) {
+      metrics_(Identity(options)) {
   instance_.set_instance_id(options.instance_id());
   instance_.set_incarnation(EntropySeed());
   max_context_tokens_ = config::ContextTokens(options, model.max_position_embeddings);
@@ -88,6 +87,10 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const v1::O
   BATON_RETURN_IF_ERROR(host->StartEndpoint());
   ReportListening(host->instance_.incarnation());
   BATON_RETURN_IF_ERROR(host->Load(layers));
+  if (host->executor_->last_stage() && host->tensor_rank().rank == 0) {
+    host->constraints_ = std::make_unique<Constraints>(
+        [path = options.model_path()] { return LoadVocabulary(path); });
+  }
   DataPlaneOptions plane = PlaneOptions(options);
   if (host->security_ != nullptr) plane.secret = MakePlaneSecret();
   BATON_ASSIGN_OR_RETURN(host->data_plane_, DataPlane::Create(plane));

@@ -55,8 +55,8 @@ class WorkerRuntime {
   // Null: no tracing.
   tracing::Tracer* tracer() { return tracing_ == nullptr ? nullptr : &tracing_->tracer(); }
   uint16_t metrics_port() const { return endpoint_->port(); }
-  // Compiles what texts must be. The vocabulary is loaded for the first of them.
-  Constraints* constraints() { return &constraints_; }
+  // Compiles what texts must be; null where nothing is drawn.
+  Constraints* constraints() { return constraints_.get(); }
   const v1::InstanceRef& instance() const { return instance_; }
   int max_context_tokens() const { return max_context_tokens_; }
 
@@ -95,7 +95,7 @@ class WorkerRuntime {
   int tenths_shown_ = -1;  // Loading thread.
   ModelFingerprint fingerprint_;
   std::unique_ptr<HttpEndpoint> endpoint_;
-  Constraints constraints_;
+  std::unique_ptr<Constraints> constraints_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<DataPlane> data_plane_;
   // From when the data plane stands; probes come before.

@@ -18,7 +18,8 @@ void DecodeShell::Reserve(ReserveRequested request, std::shared_ptr<SequenceSamp
                           std::shared_ptr<ReserveCall> call) {
   absl::Status status = Failpoint("decode.reserve");
   // The core would refuse it too, but its answer could not be told from one to the earlier call.
-  if (sessions_.contains(request.attempt_id)) {
+  if (sessions_.contains(request.attempt_id) ||
+      compiling_.Find(Is(request.attempt_id)) != nullptr) {
     status =
         absl::AlreadyExistsError(absl::StrCat("attempt ", request.attempt_id, " is held already"));
   }
@@ -26,11 +27,26 @@ void DecodeShell::Reserve(ReserveRequested request, std::shared_ptr<SequenceSamp
     call->Refuse(WithLeg(status, "decode", options_.limits.self.id));
     return;
   }
-  Session& session = sessions_[request.attempt_id];
-  session.sampling = std::move(sampling);
+  const std::shared_ptr<const PendingConstraint> constraint = sampling->sampler.params().constraint;
+  Asked asked{std::move(request), std::move(sampling), std::move(call)};
+  if (core_.draining() || !compiling_.Hold(constraint, asked)) Begin(std::move(asked));
+}
+
+void DecodeShell::Begin(Asked asked) {
+  Session& session = sessions_[asked.request.attempt_id];
+  session.sampling = std::move(asked.sampling);
   session.arrived_us = NowUs();
-  session.reserve = std::move(call);
-  Handle(std::move(request));
+  session.reserve = std::move(asked.call);
+  Handle(std::move(asked.request));
+}
+
+void DecodeShell::BeginCompiled(bool all) {
+  for (Asked& asked : compiling_.Take(all)) Begin(std::move(asked));
+}
+
+void DecodeShell::BeginDrain(int64_t deadline_us) {
+  Handle(DrainBegan{deadline_us});
+  BeginCompiled(/*all=*/true);  // They are refused.
 }
 
 void DecodeShell::Open(uint64_t attempt_id, uint64_t generation,
@@ -41,6 +57,9 @@ void DecodeShell::Open(uint64_t attempt_id, uint64_t generation,
 }
 
 void DecodeShell::Abort(uint64_t attempt_id, const absl::Status& reason) {
+  if (const auto asked = compiling_.Remove(Is(attempt_id))) {
+    return asked->call->Refuse(WithLeg(reason, "decode", options_.limits.self.id));
+  }
   Handle(AbortRequested{attempt_id, reason});
 }
 
@@ -57,6 +76,8 @@ int DecodeShell::FlushCache() {
 }
 
 void DecodeShell::Cancelled(uint64_t attempt_id, const ReserveCall* call) {
+  // Its caller has its answer already.
+  compiling_.Remove([&](const Asked& asked) { return asked.call.get() == call; });
   const auto found = sessions_.find(attempt_id);
   if (found == sessions_.end() || found->second.reserve.get() != call) return;
   Handle(AbortRequested{attempt_id, absl::CancelledError("the reservation was cancelled")});
@@ -87,8 +108,9 @@ void DecodeShell::OnStepFinished(const StepFinished& finished, int64_t compute_u
 }
 
 int64_t DecodeShell::Wake(int64_t now_us) {
+  BeginCompiled(/*all=*/false);
   if (core_.NextDeadlineUs() <= now_us) Handle(Tick{});
-  return core_.NextDeadlineUs();
+  return std::min(core_.NextDeadlineUs(), compiling_.NextUs(now_us));
 }
 
 // ---- Actions ----

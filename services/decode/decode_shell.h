@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/serial_events.h"
+#include "common/engine/sampling/compiling_requests.h"
 #include "common/telemetry/metrics.h"
 #include "services/decode/core/decode_core.h"
 #include "services/decode/kv_receiver.h"
@@ -56,13 +57,13 @@ class DecodeShell {
   int64_t Wake(int64_t now_us);
 
   // Refuses reservations from now on, and ends what is left at the deadline.
-  void BeginDrain(int64_t deadline_us) { Handle(DrainBegan{deadline_us}); }
+  void BeginDrain(int64_t deadline_us);
 
   bool draining() const { return core_.draining(); }
   bool joined() const { return core_.joined(); }
   bool may_join() const { return core_.may_join(); }
   DrainCounts drain_counts() const { return core_.drain_counts(); }
-  bool AtRest() const { return core_.AtRest(); }
+  bool AtRest() const { return core_.AtRest() && compiling_.empty(); }
   DecodeLoad load() const { return core_.load(); }
 
  private:
@@ -75,6 +76,18 @@ class DecodeShell {
     std::shared_ptr<worker::TokenStream> stream;
   };
 
+  // A reservation that the core hears of once its structure is compiled.
+  struct Asked {
+    ReserveRequested request;
+    std::shared_ptr<SequenceSampling> sampling;
+    std::shared_ptr<ReserveCall> call;
+  };
+
+  static auto Is(uint64_t attempt_id) {
+    return [attempt_id](const Asked& asked) { return asked.request.attempt_id == attempt_id; };
+  }
+  void Begin(Asked asked);
+  void BeginCompiled(bool all);
   void Handle(Event event) { events_.Raise(std::move(event)); }
   void HandleOne(const Event& event);
   void Perform(Action& action);
@@ -90,6 +103,7 @@ class DecodeShell {
   const Options options_;
   DecodeCore core_;
   std::map<uint64_t, Session> sessions_;  // By attempt.
+  CompilingRequests<Asked> compiling_;
   std::shared_ptr<worker::TokenStream>
       opening_;  // The stream of the StreamOpened that is being handled.
   SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};

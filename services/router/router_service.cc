@@ -68,7 +68,8 @@ RouterService::RouterService(RouterConfig config, std::shared_ptr<SecretSet> api
                              std::unique_ptr<ChatTemplate> chat_template)
     : api_keys_(std::move(api_keys)),
       shell_(std::move(config), std::move(tokenizer), std::move(chat_template)),
-      inference_(shell_, api_keys_),
+      inference_(shell_, api_keys_, this->config().http.worker_threads,
+                 this->config().http.max_body_bytes_in_flight),
       cluster_(shell_) {}
 
 RouterService::~RouterService() { Stop(0); }

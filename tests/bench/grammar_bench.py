@@ -1,5 +1,5 @@
 """Structured output: mask_us of a vocabulary of 131,072 tokens, compile_ms of 200 schemas, validity of 2,000 texts that
-random models write at temperature 2."""
+random models write at temperature 2. `hostile`: the most that a grammar takes which is made to take long."""
 
 import json
 import pathlib
@@ -56,6 +56,24 @@ def schemas():
     return [*made, tree]
 
 
+def hostile():
+    """Nested counts, many ways at once, ambiguous recursion, and the largest that fit the limits."""
+    optional = {"properties": {f"p{i}": {"type": ["string", "integer", "null"]} for i in range(450)}}
+    patterns = {"anyOf": [{"type": "string", "pattern": f"^[a-z ]*{i}$"} for i in range(900)]}
+    tree = {"$defs": {f"d{i}": {"items": {"anyOf": [{"$ref": f"#/$defs/d{(i + k) % 60}"} for k in range(1, 8)]}}
+                      for i in range(60)}, "$ref": "#/$defs/d0"}
+    words = "|".join(f"w{i}" for i in range(3000))
+    free = "|".join(f'("{"ab" * (i % 20)}" [^"]* "q{i}")' for i in range(900))
+    return [{"json_schema": json.dumps(one)} for one in (
+        optional, patterns, tree, {"maxItems": 60000, "items": {"type": "boolean"}, "type": "array"},
+        {"anyOf": [{"type": "string", "maxLength": i + 5} for i in range(900)]}, {"x": "y" * 1000000})] + [
+        {"json_schema": "[" * 100000}, {"regex": "(" * 100000}] + [{"regex": one} for one in (
+            "((a{0,250}){0,250})", "(a?){30000}", '[^\\x00-\\x1f"]{0,50000}', ".*a.{800}", "([\\s\\S]{0,50}a){900}",
+            "(\\w{1,200}\\s?\\d{1,200}){100}", "(.*a){300}", f"({words})*",
+            "".join(f"(w{i})?" for i in range(900)))] + [{"ebnf": one} for one in (
+                f"root ::= ({free})*", 'root ::= s\ns ::= [a-z] s | "a" s s | "a" s | "a" | [a-z] s s | " " s')]
+
+
 def is_valid(text, of):
     try:
         jsonschema.validate(json.loads(text), of, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
@@ -68,7 +86,7 @@ def is_valid(text, of):
 def measure():
     made = schemas()
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump([json.dumps(one) for one in made], file)
+        json.dump({"schemas": [json.dumps(one) for one in made], "hostile": hostile()}, file)
         file.flush()
         done = subprocess.run([ROOT / "bazel-bin/tests/bench/grammar_bench", file.name, str(TEXTS)], check=True,
                               capture_output=True, text=True)

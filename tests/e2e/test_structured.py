@@ -3,7 +3,9 @@
 import concurrent.futures
 import json
 import re
+import threading
 import time
+import urllib.request
 
 import grpc
 import jsonschema
@@ -36,7 +38,9 @@ def served(request, tmp_path_factory):
     shape = ({"stages": 2} if request.param == "apart"
              else {"stages": 2, "chains": 0, "decodes": 0, "colocated": 1})
     template = tmp_path_factory.mktemp("template") / "tools.jinja"
-    template.write_text("{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+    template.write_text("{% if messages[0].content == 'spin' %}{% for i in range(9999) %}{% for j in range(9999) %}"
+                        "{% endfor %}{% endfor %}{% endif %}"
+                        "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
                         "{% for m in messages %}{{ m.content }}{% endfor %}<tool_call>")
     with clusters.Cluster(AUSTEN, tmp_path_factory.mktemp("logs"), flags=["--page-size", 16],
                           router_flags=["--served-model-name", "austen", "--chat-template", template,
@@ -189,3 +193,87 @@ def test_hostile_grammars_delay_nobody(served):
             busy.append(health())
     assert all(one.result()[0] in (200, 400) for one in running)
     assert sorted(busy)[len(busy) // 2] < quiet + 0.25 * clusters.PATIENCE
+
+
+# What is asked for, and whether it is refused at once.
+HOSTILE = [
+    ({"json_schema": json.dumps({"title": "x" * (1 << 20)})}, True),
+    ({"json_schema": "[" * 100_000}, True),
+    ({"json_schema": json.dumps({"$ref": "#/$defs/d0", "$defs": {f"d{i}": {"items": {"anyOf": [
+        {"$ref": f"#/$defs/d{(i + k) % 60}"} for k in range(1, 8)]}} for i in range(60)}})}, True),
+    ({"regex": "((a{1,1000}){1,1000}){1,1000}"}, True),
+    ({"regex": "(a?){30000}"}, True),
+    ({"regex": "(" * 100_000}, True),
+    ({"json_schema": json.dumps({"anyOf": [{"type": "string", "pattern": f"^[a-z ]*{i}$"} for i in range(900)]})},
+     False),
+    ({"regex": ".*a.{800}"}, False),
+    ({"ebnf": 'root ::= s\ns ::= [a-z] s | "a" s s | "a" s | "a" | [a-z] s | [a-z] s s | " " s'}, False),
+]
+
+
+def test_a_stream_goes_on_beside_hostile_requests(served):
+    """Over HTTP and over gRPC: grammars, and a template that loops. All are answered, the stream is what it is alone,
+    and its chunks come while such requests are being read."""
+    body = {"prompt": "It is", "max_tokens": 300, "temperature": 1, "seed": 9, "stream": True, "ignore_eos": True}
+
+    asked = []  # One for each hostile request that has no answer yet.
+    between = 0
+
+    def chunks():
+        nonlocal between
+        text = ""
+        with urllib.request.urlopen(urllib.request.Request(
+                served.url + "/v1/completions", json.dumps(body).encode(),
+                {"Content-Type": "application/json"})) as answer:
+            for line in answer:
+                if line.startswith(b"data: {"):
+                    text += json.loads(line[len(b"data: "):])["choices"][0]["text"]
+                    between += len(asked) > 0
+        return text
+
+    alone = chunks()
+    over = threading.Event()
+    begun = threading.Barrier(3)
+
+    def rounds(ask):
+        done = 0
+        begun.wait()
+        while not over.is_set() or done == 0:
+            for structure, refused in [*HOSTILE, (None, True)]:
+                asked.append(structure)
+                taken = ask(structure)
+                asked.pop()
+                assert not (refused and taken), structure
+            done += 1
+        return done
+
+    def over_http(structure):
+        if structure is None:
+            status, answer = served.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "spin"}]})
+        else:
+            status, answer = served.post("/v1/completions", {"prompt": "a", "max_tokens": 8, **structure})
+        assert status in (200, 400), answer
+        return status == 200
+
+    with Client(served.target) as client, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        def over_grpc(structure):
+            try:
+                if structure is None:
+                    chat_request = stubs.inference.ChatRequest()
+                    chat_request.messages.add(role="user", content="spin")
+                    client.inference.ChatOnce(chat_request)
+                else:
+                    client.inference.GenerateOnce(client.request(
+                        "a", max_tokens=8, structure=stubs.common.TextStructure(**structure)))
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.INVALID_ARGUMENT, error
+                return False
+            return True
+
+        running = [pool.submit(rounds, ask) for ask in (over_http, over_grpc)]
+        begun.wait()
+        try:
+            assert chunks() == alone and between > 0
+        finally:
+            over.set()
+        assert all(one.result() > 0 for one in running)

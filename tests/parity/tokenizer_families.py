@@ -24,6 +24,7 @@ from tokenizer_fixtures import CORPUS, RUNS, TEXTS, assigned
 DATA = pathlib.Path(__file__).resolve().parents[2] / "common" / "tokenizer" / "testdata"
 OUT = DATA / "families"
 TEXT_COUNT = 5000
+HASH_DIGITS = 4  # Kept of each text's.
 MASK = (1 << 64) - 1
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 SPECIAL = ["<unk>", "<s>", "</s>"]
@@ -75,11 +76,7 @@ def fragments():
 
 
 def text_of(pieces, number):
-    state = number
-    out = []
-    for at in range(1 + mix(number) % 9):
-        out.append(pieces[mix(state + at * 0x1234567) % len(pieces)])
-    return "".join(out)
+    return "".join(pieces[mix(number + at * 0x1234567) % len(pieces)] for at in range(1 + mix(number) % 9))
 
 
 def digest(ids):
@@ -97,7 +94,7 @@ def spoken(tokenizer):
     return tokenizer
 
 
-def character_bpe(normalizer, pre_tokenizer, decoder, trained_as=None, **model):
+def character_bpe(normalizer, pre_tokenizer, decoder, **model):
     """As SentencePiece's BPE comes to Hugging Face's format."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -117,6 +114,10 @@ def character_bpe(normalizer, pre_tokenizer, decoder, trained_as=None, **model):
     return data
 
 
+def metaspace(scheme, split=True):
+    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
+
+
 def sentence_decoder(strip):
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     return decoders.Sequence(steps + ([decoders.Strip(" ", 1, 0)] if strip else []))
@@ -128,8 +129,7 @@ def llama2():
 
 
 def mistral():
-    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
-    return character_bpe(None, metaspace, sentence_decoder(True), ignore_merges=True)
+    return character_bpe(None, metaspace("first", split=False), sentence_decoder(True), ignore_merges=True)
 
 
 def gemma():
@@ -139,8 +139,7 @@ def gemma():
 
 def characters():
     """Without bytes to fall back to."""
-    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-    return character_bpe(None, metaspace, metaspace, byte_fallback=False, fuse_unk=False)
+    return character_bpe(None, metaspace("always"), metaspace("always"), byte_fallback=False, fuse_unk=False)
 
 
 def unigram(byte_fallback, pre_tokenizer, normalizer):
@@ -156,25 +155,83 @@ def unigram(byte_fallback, pre_tokenizer, normalizer):
     data = json.loads(tokenizer.to_str())
     data["normalizer"] = normalizer
     data["pre_tokenizer"] = pre_tokenizer
-    data["decoder"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    data["decoder"] = metaspace("always")
     return data
 
 
 def t5():
-    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-    return unigram(False, {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
-                   {"type": "NFKC"})
+    pre_tokenizer = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace("always")]}
+    return unigram(False, pre_tokenizer, {"type": "NFKC"})
 
 
 def unigram_bytes():
-    return unigram(True, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}, None)
+    return unigram(True, metaspace("first", split=False), None)
 
 
 def charsmap():
     spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
-    return unigram(False, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
-                   {"type": "Sequence", "normalizers": [
-                       {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}, spaces]})
+    return unigram(False, metaspace("always"), {"type": "Sequence", "normalizers": [
+        {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}, spaces]})
+
+
+def split(pattern, behavior="Isolated", invert=False):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
+
+
+def byte_level(use_regex=False, add_prefix_space=False):
+    return {"type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": True, "use_regex": use_regex}
+
+
+def sequence(*pretokenizers):
+    return {"pre_tokenizer": {"type": "Sequence", "pretokenizers": list(pretokenizers)}}
+
+
+def normalized(*normalizers):
+    return {"normalizer": {"type": "Sequence", "normalizers": list(normalizers)}}
+
+
+DIGITS = {"type": "Digits", "individual_digits": True}
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+SHORTENED = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+BEFORE, SPACES = r"[^\r\n\p{L}\p{N}]?", r"\s*[\r\n]+|\s+(?!\S)|\s+"
+# What stands around the model in the files of those who publish models, with vocabularies of this place. Of the forty
+# most used kinds the rest has one of these, or one of the families above: see common/tokenizer/README.md.
+PIPELINES = {
+    "falcon": ("gpt2", sequence({"type": "Punctuation", "behavior": "Contiguous"}, byte_level(use_regex=True),
+                                {"type": "Digits", "individual_digits": False}, split("[0-9][0-9][0-9]"))),
+    "starcoder": ("gpt2", sequence(DIGITS, byte_level(use_regex=True))),
+    "command_r": ("gpt2", {**normalized({"type": "NFC"}), **sequence(DIGITS, byte_level(use_regex=True))}),
+    "neox": ("gpt2", {"normalizer": {"type": "NFC"}, "pre_tokenizer": byte_level(use_regex=True)}),
+    "opt": ("gpt2", {"pre_tokenizer": byte_level(use_regex=True, add_prefix_space=True), "post_processor": {
+        "type": "RobertaProcessing", "sep": ["!", 0], "cls": ["\"", 1], "trim_offsets": True,
+        "add_prefix_space": True}}),
+    "deepseek2": ("gpt2", {**normalized(), **sequence(
+        split(r"[\r\n]"), split(r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-Ⴥ]+"),
+        split(r"\s?[!-/:-~！-／：-～‘-‟　-。]+"), split(r"\s+$"), split("[一-龥ࠀ-一가-퟿]+"), DIGITS, byte_level())}),
+    "deepseek3": ("gpt2", sequence(
+        split(r"\p{N}{1,3}"), split("[一-龥぀-ゟ゠-ヿ]+"),
+        split(r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"""
+              r""" ?[\p{P}\p{S}]+[\r\n]*|""" + SPACES), byte_level())),
+    "tekken": ("gpt2", sequence(split(
+        f"{BEFORE}{UPPER}*{LOWER}+|{BEFORE}{UPPER}+{LOWER}*|" + r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + SPACES),
+        byte_level())),
+    "o200k": ("gpt2", sequence(split(
+        f"{BEFORE}{UPPER}*{LOWER}+{SHORTENED}?|{BEFORE}{UPPER}+{LOWER}*{SHORTENED}?|"
+        + r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + SPACES), byte_level())),
+    "cl100k": ("gpt2", sequence(split(
+        SHORTENED + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES, "Removed", True),
+        byte_level())),
+    "bloom": ("gpt2", sequence(split(r" ?[^(\s|[.,!?…。，、।۔،])]+"), byte_level())),
+    "yi": ("llama2", {**normalized({"type": "Replace", "pattern": {"String": " "}, "content": "▁"}),
+                      "decoder": {"type": "Sequence", "decoders": [
+                          {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+                          {"type": "Fuse"}]}}),
+    "metaspace_never": ("llama2", {"normalizer": None, "pre_tokenizer": metaspace("never", split=False),
+                                   "decoder": metaspace("never", split=False)}),
+    "lowercase": ("t5", {**normalized(
+        {"type": "Replace", "pattern": {"String": "``"}, "content": "\""}, {"type": "NFKD"}, {"type": "StripAccents"},
+        {"type": "Lowercase"}, {"type": "Strip", "strip_left": True, "strip_right": True})}),
+}
 
 
 def kimi():
@@ -206,7 +263,7 @@ def main():
 
     def take(name, encode, decode=None):
         ids = [encode(text) for text in texts]
-        golden[name] = {"first": ids[:40], "hashes": "".join(digest(one)[-8:] for one in ids)}
+        golden[name] = {"first": ids[:40], "hashes": "".join(digest(one)[-HASH_DIGITS:] for one in ids)}
         if decode is not None:
             golden[name]["decoded"] = digest([ord(c) for one in ids[:1000] for c in decode(one)])
         print(name, sum(map(len, ids)), "tokens")
@@ -221,6 +278,12 @@ def main():
         tokenizer = Tokenizer.from_file(str(DATA / f"{name}_tokenizer.json"))
         take(name, lambda text, of=tokenizer: of.encode(text).ids,
              lambda ids, of=tokenizer: of.decode(ids, skip_special_tokens=True))
+    for name, (base, parts) in PIPELINES.items():
+        path = DATA / "gpt2_tokenizer.json" if base == "gpt2" else OUT / f"{base}.json"
+        tokenizer = Tokenizer.from_str(json.dumps({**json.loads(path.read_text()), **parts}))
+        take(name, lambda text, of=tokenizer: of.encode(text).ids,
+             lambda ids, of=tokenizer: of.decode(ids, skip_special_tokens=True))
+    (OUT / "pipelines.json").write_text(json.dumps(PIPELINES, indent=1) + "\n")
     ranks, encoding, special = kimi()
     lines = [f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()]
     (OUT / "kimi.tiktoken").write_text("".join(lines))

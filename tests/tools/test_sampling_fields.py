@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLACES = {"proto/baton/v1/common.proto", "common/engine/sampling/check_sampling.cc",
           "services/router/http/request_sampling.cc", "common/engine/sampling/token_sampler.cc",
           "common/engine/sampling/sampling_params.h", "common/engine/sampling/sampler.cc"}
-# Of a field that a model has a default for (generation_config.json).
+# A field that has a default in the model's generation_config.json.
 DEFAULTS = {"common/model/generation_defaults.h", "common/model/generation_defaults.cc", "services/router/validate.cc"}
 
 

@@ -1,18 +1,17 @@
 """Fuzz targets: `LLVMFuzzerTestOneInput`, with a corpus that the tests replay."""
 
-def fuzz_target(name, srcs, deps = [], corpus = None, changes = 300, size = "small", **kwargs):
-    """A test that runs the target on every file of the corpus and on `changes` changes of them by a fixed seed.
+def fuzz_target(name, deps):
+    """A test that runs NAME_fuzz.cc on every file of corpus/NAME and on 300 changes of them by a fixed seed.
 
     `./dev check fuzz` goes on with other seeds, and keeps what fails.
     """
-    folder = corpus or "corpus/" + name
+    corpus = "corpus/" + name
     native.cc_test(
         name = name,
-        srcs = srcs,
-        size = size,
-        args = ["--changes=%d" % changes, native.package_name() + "/" + folder],
-        data = native.glob([folder + "/*"]) + ["//tools:lsan.supp", "//tools:tsan.supp"],
+        srcs = [name + "_fuzz.cc"],
+        size = "medium",
+        args = ["--changes=300", native.package_name() + "/" + corpus],
+        data = native.glob([corpus + "/*"]) + ["//tools:lsan.supp", "//tools:tsan.supp"],
         deps = deps + ["//tools/fuzz:replay"],
         tags = ["fuzz"],
-        **kwargs
     )

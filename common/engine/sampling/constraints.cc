@@ -49,6 +49,11 @@ absl::StatusOr<grammar::Source> SourceOf(const v1::TextStructure& structure) {
   return source;
 }
 
+bool PendingConstraint::ready() const {
+  MutexLock lock(&mutex_);
+  return is_set_;
+}
+
 PendingConstraint::Result PendingConstraint::Await() const {
   MutexLock lock(&mutex_);
   mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_set_; });
@@ -99,6 +104,7 @@ absl::StatusOr<std::shared_ptr<const PendingConstraint>> Constraints::Find(
 }
 
 void Constraints::Run() {
+  vocabulary_ = load_();
   while (true) {
     Job job;
     {
@@ -114,7 +120,6 @@ void Constraints::Run() {
 }
 
 PendingConstraint::Result Constraints::Compile(const Job& job) {
-  if (vocabulary_.ok() && *vocabulary_ == nullptr) vocabulary_ = load_();
   if (!vocabulary_.ok()) return vocabulary_.status();
   auto rules = std::make_shared<TextRules>();
   rules->vocabulary = *vocabulary_;

@@ -40,6 +40,7 @@ class PendingConstraint {
  public:
   using Result = absl::StatusOr<std::shared_ptr<const TextRules>>;
 
+  bool ready() const;  // Await returns at once.
   // Waits until it is compiled: milliseconds, while the prompt is being read.
   Result Await() const;
   // Once.
@@ -56,7 +57,7 @@ class Constraints {
  public:
   using Vocabulary = std::shared_ptr<const grammar::Vocabulary>;
 
-  // `load` is called once, on the compiling thread, when the first constraint is asked for.
+  // `load` is called once, on the compiling thread, at once.
   explicit Constraints(std::function<absl::StatusOr<Vocabulary>()> load);
   ~Constraints();  // What waits to be compiled is cancelled.
   Constraints(const Constraints&) = delete;

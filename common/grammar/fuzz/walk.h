@@ -2,9 +2,13 @@
 #ifndef COMMON_GRAMMAR_FUZZ_WALK_H_
 #define COMMON_GRAMMAR_FUZZ_WALK_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/check.h"
 #include "common/base/random.h"
 #include "common/grammar/automaton.h"
@@ -13,8 +17,8 @@
 
 namespace baton::grammar {
 
-// A text of the automaton; nullopt if none ends within 500 bytes by this seed, or if the grammar is
-// too ambiguous on the way. It is checked that each place allows a byte or an end.
+// A text of the automaton. Checks that each place allows a byte or an end. nullopt if the text does
+// not end within 500 bytes by this seed, or if the grammar is too ambiguous on the way.
 inline std::optional<std::string> Walk(const Automaton& automaton, uint64_t seed) {
   StateTable table(automaton);
   Random random(seed);
@@ -40,8 +44,8 @@ inline std::optional<std::string> Walk(const Automaton& automaton, uint64_t seed
   return std::nullopt;
 }
 
-// The automaton of a source, some of whose texts have been written; nullopt if it is refused, which
-// has to be the client's fault.
+// The automaton of a source, after some of its texts have been written; nullopt if it is refused.
+// Checks that a refusal calls it the client's fault.
 inline std::optional<Automaton> CompileAndWalk(Source::Kind kind, std::string text) {
   Source source;
   source.kind = kind;

@@ -19,48 +19,32 @@ uint64_t PairKey(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
 }
 
-std::string FallbackOf(int byte) {
-  constexpr std::string_view kDigits = "0123456789ABCDEF";
-  return Concat("<0x", kDigits.substr(static_cast<size_t>(byte) / 16, 1),
-                kDigits.substr(static_cast<size_t>(byte) % 16, 1), ">");
+using IdsBySpelling = absl::flat_hash_map<std::string_view, int32_t>;
+
+absl::StatusOr<int32_t> Find(const IdsBySpelling& ids, std::string_view spelling,
+                             std::string_view role) {
+  const auto found = ids.find(spelling);
+  if (found == ids.end()) {
+    return absl::InvalidArgumentError(Concat(role, " \"", spelling, "\" is not in model.vocab"));
+  }
+  return found->second;
 }
 
 }  // namespace
 
-// The vocabulary by spelling.
-class SpelledIds {
- public:
-  explicit SpelledIds(const std::vector<VocabEntry>& vocab) {
-    ids_.reserve(vocab.size());
-    for (const VocabEntry& entry : vocab) ids_.emplace(entry.spelling, entry.id);
+void BpeModel::AddEntry(const VocabEntry& entry, const BpeOptions& options) {
+  const std::string& spelling = entry.spelling;
+  if (!byte_level_ && !spelling.empty()) {
+    const Utf8Step first = NextUtf8(spelling);
+    const bool one = first.kind == Utf8Step::Kind::kCharacter;
+    if (one && first.length == spelling.size()) character_ids_.emplace(first.code_point, entry.id);
   }
-  std::optional<int32_t> Find(std::string_view spelling) const {
-    const auto found = ids_.find(spelling);
-    return found == ids_.end() ? std::nullopt : std::optional(found->second);
+  if (!byte_level_ && options.byte_fallback) {
+    if (const auto byte = ByteOfFallback(spelling)) byte_ids_[*byte] = entry.id;
   }
-  absl::StatusOr<int32_t> Find(std::string_view spelling, std::string_view role) const {
-    if (const auto id = Find(spelling)) return *id;
-    return absl::InvalidArgumentError(Concat(role, " \"", spelling, "\" is not in model.vocab"));
-  }
-
- private:
-  absl::flat_hash_map<std::string_view, int32_t> ids_;
-};
-
-absl::Status BpeModel::AddBytes(const BpeOptions& options, const SpelledIds& ids) {
-  byte_ids_.fill(kNone);
-  for (int byte = 0; byte < 256; ++byte) {
-    int32_t& id = byte_ids_[static_cast<size_t>(byte)];
-    if (options.byte_level) {
-      BATON_ASSIGN_OR_RETURN(
-          id, ids.Find(SpellByte(static_cast<uint8_t>(byte)), Concat("byte ", byte, ", spelled")));
-    } else if (options.byte_fallback) {
-      id = ids.Find(FallbackOf(byte)).value_or(kNone);
-    }
-  }
-  if (options.byte_level || !options.unk_token.has_value()) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(unk_id_, ids.Find(*options.unk_token, "model.unk_token"));
-  return absl::OkStatus();
+  if (!options.ignore_merges) return;
+  std::optional<std::string> bytes = byte_level_ ? BytesOfSpelling(spelling) : spelling;
+  if (bytes.has_value()) whole_words_.emplace(*std::move(bytes), entry.id);
 }
 
 absl::StatusOr<BpeModel> BpeModel::Create(const std::vector<VocabEntry>& vocab,
@@ -69,30 +53,28 @@ absl::StatusOr<BpeModel> BpeModel::Create(const std::vector<VocabEntry>& vocab,
   BpeModel model;
   model.byte_level_ = options.byte_level;
   model.fuse_unk_ = options.fuse_unk;
-  const SpelledIds ids(vocab);
+  model.byte_ids_.fill(kNone);
+  IdsBySpelling ids;
+  ids.reserve(vocab.size());
   for (const VocabEntry& entry : vocab) {
-    if (!options.byte_level) {
-      const Utf8Step first = NextUtf8(entry.spelling);
-      const bool one = first.kind == Utf8Step::Kind::kCharacter;
-      if (one && first.length == entry.spelling.size()) {
-        model.character_ids_.emplace(first.code_point, entry.id);
-      }
-    }
-    if (!options.ignore_merges) continue;
-    if (!options.byte_level) {
-      model.whole_words_.emplace(entry.spelling, entry.id);
-    } else if (std::optional<std::string> bytes = BytesOfSpelling(entry.spelling)) {
-      model.whole_words_.emplace(*std::move(bytes), entry.id);
-    }
+    ids.emplace(entry.spelling, entry.id);
+    model.AddEntry(entry, options);
   }
-  BATON_RETURN_IF_ERROR(model.AddBytes(options, ids));
+  for (int byte = 0; options.byte_level && byte < 256; ++byte) {
+    BATON_ASSIGN_OR_RETURN(
+        model.byte_ids_[static_cast<size_t>(byte)],
+        Find(ids, SpellByte(static_cast<uint8_t>(byte)), Concat("byte ", byte, ", spelled")));
+  }
+  if (!options.byte_level && options.unk_token.has_value()) {
+    BATON_ASSIGN_OR_RETURN(model.unk_id_, Find(ids, *options.unk_token, "model.unk_token"));
+  }
   model.merges_.reserve(merges.size());
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const MergeRule& rule = merges[rank];
     const std::string where = Concat("model.merges[", rank, "]:");
-    BATON_ASSIGN_OR_RETURN(const int32_t left, ids.Find(rule.left, where));
-    BATON_ASSIGN_OR_RETURN(const int32_t right, ids.Find(rule.right, where));
-    BATON_ASSIGN_OR_RETURN(const int32_t merged, ids.Find(Concat(rule.left, rule.right), where));
+    BATON_ASSIGN_OR_RETURN(const int32_t left, Find(ids, rule.left, where));
+    BATON_ASSIGN_OR_RETURN(const int32_t right, Find(ids, rule.right, where));
+    BATON_ASSIGN_OR_RETURN(const int32_t merged, Find(ids, Concat(rule.left, rule.right), where));
     // A repeated pair takes its last rank, as it does in Hugging Face's library.
     model.merges_.insert_or_assign(PairKey(left, right),
                                    Merge{rule.rank.value_or(static_cast<uint32_t>(rank)), merged});

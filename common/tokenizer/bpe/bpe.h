@@ -21,22 +21,22 @@ struct VocabEntry {
   int32_t id = 0;
 };
 
-// Two spellings that merge into their concatenation; earlier merges come first.
+// Two spellings that merge into their concatenation; lower ranks come first.
 struct MergeRule {
   std::string left;
   std::string right;
-  std::optional<uint32_t> rank = std::nullopt;  // Else its place among the rules.
+  std::optional<uint32_t> rank = std::nullopt;  // Without it: the rule's place in the list.
 };
 
 struct BpeOptions {
   // A word that is a token is that token, whatever merges would make of it.
   bool ignore_merges = false;
   bool byte_level = true;  // Words are bytes, each with a token; else they are characters.
-  // Characters without a token become their bytes, as "<0x0A>",
+  // Characters without a token become the tokens of their bytes ("<0x0A>"), if there are such.
   bool byte_fallback = false;
-  // or else this one, once for several in a row with `fuse_unk`; without it they are left out.
+  // Else they become this token; without it they are left out.
   std::optional<std::string> unk_token;
-  bool fuse_unk = false;
+  bool fuse_unk = false;  // Several in a row become one `unk_token`.
 };
 
 // Working memory of BpeModel::EncodeWord, kept between words by the caller; one per thread.
@@ -57,7 +57,7 @@ class BpeScratch {
     uint64_t order;  // rank, then position: the candidate with the lowest is merged first
     int32_t merged_id;
   };
-  // A symbol behind the others; the last one's `next` is mended by who adds.
+  // Adds a symbol at the end. Its `next` is wrong until another one follows.
   void Add(int32_t id) {
     const auto at = static_cast<int32_t>(symbols_.size());
     symbols_.push_back({id, at - 1, at + 1});
@@ -85,7 +85,7 @@ class BpeModel {
   };
 
   BpeModel() = default;
-  absl::Status AddBytes(const BpeOptions& options, const class SpelledIds& ids);
+  void AddEntry(const VocabEntry& entry, const BpeOptions& options);
   void AddCharacters(std::string_view word, BpeScratch* scratch) const;
   const Merge* FindMerge(int32_t left, int32_t right) const;
   void PushCandidate(int32_t left_position, BpeScratch* scratch) const;
@@ -100,12 +100,12 @@ class BpeModel {
   absl::flat_hash_map<std::string, int32_t> whole_words_;  // by bytes; only with ignore_merges
 };
 
+// The byte that "<0x0A>" stands for; none for a spelling of another shape.
+std::optional<uint8_t> ByteOfFallback(std::string_view spelling);
+
 // Byte-level BPE spells every byte as one printable character, so that tokens are text: the
 // alphabet of GPT-2. Printable Latin-1 bytes stand for themselves, the other 68 for U+0100 onwards
 // in the order of their values (a space is "Ġ").
-
-// The byte that "<0x0A>" stands for.
-std::optional<uint8_t> ByteOfFallback(std::string_view spelling);
 
 // How `byte` is spelled, in UTF-8.
 std::string SpellByte(uint8_t byte);

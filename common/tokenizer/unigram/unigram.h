@@ -18,8 +18,8 @@ namespace baton {
 // Immutable; any thread.
 class UnigramModel {
  public:
-  // `scores`: logarithms of probabilities, one for each entry; the ids are 0, 1, ... `unk_id` is
-  // the token of what no piece covers. InvalidArgument for an unk_id that is none of them.
+  // `scores`: logarithms of probabilities, one for each entry; the ids are 0, 1, ... The token
+  // `unk_id` stands for text that no piece covers. InvalidArgument if no entry has that id.
   static absl::StatusOr<UnigramModel> Create(const std::vector<VocabEntry>& vocab,
                                              const std::vector<double>& scores, int32_t unk_id,
                                              bool byte_fallback);

@@ -16,17 +16,17 @@ namespace baton {
 // Immutable; any thread.
 class Charsmap {
  public:
-  // `table`: as in the file, after base64. INVALID_ARGUMENT for one that is cut off. What it says
-  // of places outside itself is nothing.
+  // `table`: as in the file, after base64. INVALID_ARGUMENT for one that is cut off. An entry that
+  // points outside the table counts as none.
   static absl::StatusOr<Charsmap> Create(std::string_view table);
 
-  // `text`, well-formed, with what the table has of its characters, and of those that are put
-  // together of several.
+  // Replaces what the table has an entry for: characters of `text`, which must be well-formed, and
+  // short clusters of them that people see as one.
   absl::StatusOr<std::string> Apply(std::string_view text) const;
 
  private:
   Charsmap() = default;
-  // What the shortest beginning of `text` becomes that the table has.
+  // What the table puts for the shortest beginning of `text` that has an entry.
   std::optional<std::string_view> Find(std::string_view text) const;
 
   std::vector<uint32_t> units_;

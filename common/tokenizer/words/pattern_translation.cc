@@ -56,9 +56,12 @@ class Translator {
         return Group();
       case '{':
         return Repetition();
+      case '$':  // Before any line's end, as in Ruby.
+        out_.append("(?=\\n|\\z)");
+        ++at_;
+        return absl::OkStatus();
       case '.':
       case '^':
-      case '$':
         return Refuse(Concat("\"", pattern_.substr(at_, 1), "\""));
       default:
         Copy(1);  // A literal, or one of | ) * + ? which both engines read alike.
@@ -133,15 +136,32 @@ class Translator {
     Copy(Sees("[^") ? 2 : 1);
     if (Sees("]")) return Refuse("an empty class");
     while (!AtEnd() && Peek() != ']') {
-      if (Peek() == '[') return Refuse("a class inside a class");
-      if (Sees("&&")) return Refuse("an intersection of classes");
-      if (Peek() == '\\') {
-        BATON_RETURN_IF_ERROR(Escape(/*in_class=*/true));
-      } else {
-        Copy(1);
-      }
+      BATON_RETURN_IF_ERROR(Peek() == '[' ? InnerClass() : Member());
     }
     if (AtEnd()) return Refuse("a class without end");
+    Copy(1);
+    return absl::OkStatus();
+  }
+
+  // Its members are the outer class's, too: it is written without brackets.
+  absl::Status InnerClass() {
+    const bool plain =
+        !Sees("[^") && !Sees("[:") && !Sees("[]") && !Sees("[-") && out_.back() != '-';
+    if (!plain) return Refuse("such a class inside a class");
+    ++at_;
+    while (!AtEnd() && Peek() != ']') {
+      if (Peek() == '[') return Refuse("a class inside a class inside a class");
+      BATON_RETURN_IF_ERROR(Member());
+    }
+    if (out_.back() == '-' || Sees("]-")) return Refuse("such a class inside a class");
+    if (AtEnd()) return Refuse("a class without end");
+    ++at_;
+    return absl::OkStatus();
+  }
+
+  absl::Status Member() {
+    if (Sees("&&")) return Refuse("an intersection of classes");
+    if (Peek() == '\\') return Escape(/*in_class=*/true);
     Copy(1);
     return absl::OkStatus();
   }

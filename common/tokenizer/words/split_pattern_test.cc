@@ -77,11 +77,17 @@ TEST(SplitPatternTest, RefusesWhatTheEnginesReadDifferently) {
       {R"(\h)", R"("\h")"},
       {"a.b", "\".\" at byte 1"},
       {"^a", "\"^\""},
-      {"a$", "\"$\""},
       {R"(\p{Han}+)", "property \"Han\" at byte 0"},
       {R"(\p{^L})", "property \"^L\""},
       {R"(\pL)", "a property without braces"},
-      {"[a[bc]]", "a class inside a class"},
+      {"[a[^bc]]", "such a class inside a class"},
+      {"[a-[b]]", "such a class inside a class"},
+      {"[a[-b]]", "such a class inside a class"},
+      {"[a[b-]]", "such a class inside a class"},
+      {"[a[b]-c]", "such a class inside a class"},
+      {"[a[b[c]]]", "inside a class inside a class"},
+      {"[a[b&&c]]", "an intersection of classes"},
+      {"[a[bc", "a class without end"},
       {"[a&&b]", "an intersection of classes"},
       {"[]a]", "an empty class"},
       {"[abc", "a class without end"},
@@ -99,6 +105,13 @@ TEST(SplitPatternTest, RefusesWhatTheEnginesReadDifferently) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << row.pattern;
     EXPECT_THAT(std::string(status.message()), HasSubstr(row.message));
   }
+}
+
+// BLOOM's pattern, and one of DeepSeek's.
+TEST(SplitPatternTest, ClassesInsideClassesAndEndsOfLines) {
+  EXPECT_THAT(Split(R"( ?[^(\s|[.,!?…。])]+)", "ab (c), d. e"),
+              ElementsAre("ab", " (", "c", "),", " d", ".", " e"));
+  EXPECT_THAT(Split(R"(\s+$)", "a  \nb \n\n"), ElementsAre("a", "  ", "\nb", " \n\n"));
 }
 
 TEST(SplitPatternTest, RefusesBrokenPatterns) {

@@ -109,42 +109,60 @@ void ChainShell::Call::Refuse(const absl::Status& status) const {
 }
 
 void ChainShell::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
-  Begin(std::move(start), {std::move(call), nullptr, nullptr, 0});
+  Ask({std::move(start), {std::move(call), nullptr, nullptr, NowUs()}});
 }
 
 void ChainShell::Generate(prefill::Start start, std::shared_ptr<worker::TokenStream> stream) {
-  Begin(std::move(start), {nullptr, std::move(stream), nullptr, 0});
+  Ask({std::move(start), {nullptr, std::move(stream), nullptr, NowUs()}});
 }
 
-void ChainShell::Begin(prefill::Start start, Call call) {
+void ChainShell::Ask(Asked asked) {
+  const uint64_t attempt_id = asked.start.attempt_id;
   absl::Status refusal = Failpoint("prefill.start");
   // Asked here too, for the planner's answer could not tell the two calls apart.
-  if (calls_.count(start.attempt_id) != 0) {
+  if (calls_.count(attempt_id) != 0 || compiling_.Find(Is(attempt_id)) != nullptr) {
     refusal = absl::AlreadyExistsError(
-        absl::StrCat("attempt ", start.attempt_id, " is in the prefill chain already"));
+        absl::StrCat("attempt ", attempt_id, " is in the prefill chain already"));
   }
   if (!refusal.ok()) {
-    call.Refuse(WithLeg(refusal, "prefill", options_.place.self.instance.id));
+    asked.call.Refuse(WithLeg(refusal, "prefill", options_.place.self.instance.id));
     return;
   }
-  const int64_t now_us = NowUs();
+  const std::shared_ptr<const PendingConstraint> constraint =
+      asked.start.prompt->sampler.params().constraint;
+  if (planner_.draining() || !compiling_.Hold(constraint, asked)) {
+    Begin(std::move(asked));
+  }
+}
+
+void ChainShell::Begin(Asked asked) {
+  auto& [start, call] = asked;
   StartRequested event;
   event.attempt_id = start.attempt_id;
   event.prompt_tokens = static_cast<int>(start.prompt->tokens.size());
   event.ticket = std::move(start.ticket);
-  event.deadline_us = now_us + start.timeout_ms * 1000;
+  event.deadline_us = call.begun_us + start.timeout_ms * 1000;
   event.prompt_logprobs = start.prompt->sampler.prompt_logprobs();
   event.stop = start.prompt->sampler.stop_rule();
   event.tokens = {start.prompt, &start.prompt->tokens};
   event.cache_salt = std::move(start.cache_salt);
   event.priority = start.priority;
   call.prompt = std::move(start.prompt);
-  call.begun_us = now_us;
   calls_[start.attempt_id] = std::move(call);
   Handle(std::move(event));
 }
 
+void ChainShell::BeginCompiled(bool all) {
+  for (Asked& asked : compiling_.Take(all)) Begin(std::move(asked));
+}
+
+void ChainShell::BeginDrain(int64_t deadline_us) {
+  Handle(DrainBegan{deadline_us});
+  BeginCompiled(/*all=*/true);  // They are refused.
+}
+
 void ChainShell::Cancel(const std::shared_ptr<StartCall>& call) {
+  BeginIf([&](const Asked& asked) { return asked.call.start == call; });
   const auto found = std::find_if(calls_.begin(), calls_.end(),
                                   [&](const auto& entry) { return entry.second.start == call; });
   if (found == calls_.end()) return;
@@ -153,6 +171,7 @@ void ChainShell::Cancel(const std::shared_ptr<StartCall>& call) {
 
 void ChainShell::Cancel(const std::shared_ptr<worker::TokenStream>& stream) {
   if (stream == nullptr) return;  // It has ended meanwhile.
+  BeginIf([&](const Asked& asked) { return asked.call.stream == stream; });
   const auto found = std::find_if(calls_.begin(), calls_.end(),
                                   [&](const auto& entry) { return entry.second.stream == stream; });
   if (found == calls_.end()) return;
@@ -160,6 +179,7 @@ void ChainShell::Cancel(const std::shared_ptr<worker::TokenStream>& stream) {
 }
 
 void ChainShell::Abort(uint64_t attempt_id, const std::string& reason) {
+  BeginIf(Is(attempt_id));
   Handle(AbortRequested{attempt_id, absl::CancelledError(reason.empty() ? "aborted" : reason)});
 }
 
@@ -174,12 +194,14 @@ void ChainShell::OnView(const std::vector<worker::PeerWorker>& workers) {
 }
 
 int64_t ChainShell::Wake(int64_t now_us) {
+  BeginCompiled(/*all=*/false);
   if (planner_.NextDeadlineUs() <= now_us) Handle(Tick{});
   const int64_t wiring_us = wiring_->Wake(now_us);
-  return std::min(wiring_us, planner_.NextDeadlineUs());
+  return std::min({wiring_us, planner_.NextDeadlineUs(), compiling_.NextUs(now_us)});
 }
 
 void ChainShell::Stop() {
+  BeginCompiled(/*all=*/true);
   wiring_->Stop();
   if (profile_ != nullptr) profile_->KeepLast(planner_.costs());
 }

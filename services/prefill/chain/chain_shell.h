@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/serial_events.h"
+#include "common/engine/sampling/compiling_requests.h"
 #include "common/rpc/grpc_status.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracer.h"
@@ -115,8 +116,8 @@ class ChainShell {
   // What the planner knows of its stages, for operators: that it does without shows. Now and then.
   void TellCosts(int64_t now_us);
   // New requests are refused from now on, and those that are not through at the deadline end then.
-  void BeginDrain(int64_t deadline_us) { Handle(DrainBegan{deadline_us}); }
-  bool AtRest() const { return planner_.AtRest(); }
+  void BeginDrain(int64_t deadline_us);
+  bool AtRest() const { return planner_.AtRest() && compiling_.empty(); }
   // Ends every call and link; what was learned is kept.
   void Stop();
   // Any thread, after a Stop was posted: see ChainWiring.
@@ -139,7 +140,23 @@ class ChainShell {
 
   void Handle(PlannerEvent event) { events_.Raise(std::move(event)); }
   void HandleOne(const PlannerEvent& event);
-  void Begin(prefill::Start start, Call call);
+  // A request that the planner hears of once its structure is compiled, where stage 0 draws.
+  struct Asked {
+    prefill::Start start;
+    Call call;
+  };
+
+  static auto Is(uint64_t attempt_id) {
+    return [attempt_id](const Asked& asked) { return asked.start.attempt_id == attempt_id; };
+  }
+  // Without waiting any more, so that the planner can end it.
+  template <typename Which>
+  void BeginIf(const Which& which) {
+    if (auto asked = compiling_.Remove(which)) Begin(*std::move(asked));
+  }
+  void Ask(Asked asked);
+  void Begin(Asked asked);
+  void BeginCompiled(bool all);
   void ObservePrompt(const Call& call, const PrefillOutcome& outcome);
   void EndSlow(uint64_t attempt_id, const Call& call);  // Its stream's reader is too slow.
   void Perform(const IssuePlan& action);
@@ -156,7 +173,8 @@ class ChainShell {
   const Options options_;
   ChainPlanner planner_;
   std::unique_ptr<links::ChainWiring> wiring_;
-  std::map<uint64_t, Call> calls_;          // By attempt; not yet answered.
+  std::map<uint64_t, Call> calls_;  // By attempt; not yet answered.
+  CompilingRequests<Asked> compiling_;
   std::string missing_costs_;               // As was said last.
   std::unique_ptr<ProfileKeeper> profile_;  // Null: --chunk-profile names none.
   // For the epoch that was tried last; by stage.

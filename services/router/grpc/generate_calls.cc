@@ -7,21 +7,32 @@
 #include "common/rpc/grpc_status.h"
 
 namespace baton::router {
+namespace {
 
-GenerateStream* GenerateStream::Start(Gateway& gateway, absl::StatusOr<GenerateCall> call) {
+grpc::Status Cancelled() { return {grpc::StatusCode::CANCELLED, "the client cancelled the call"}; }
+
+}  // namespace
+
+std::shared_ptr<GenerateStream> GenerateStream::Open(Gateway& gateway) {
   auto stream = std::make_shared<GenerateStream>(gateway);
   stream->self_ = stream;
+  return stream;
+}
+
+void GenerateStream::Begin(absl::StatusOr<GenerateCall> call) {
+  const std::shared_ptr<GenerateStream> self = self_;
   absl::Status status = call.status();
-  if (status.ok()) {
-    {
-      MutexLock lock(&stream->mutex_);
-      stream->request_id_ = call->request_id;
-    }
-    stream->want_logprobs_ = call->sampling.logprobs();
-    status = stream->running_.Submit(*std::move(call), stream);
+  {
+    MutexLock lock(&mutex_);
+    begun_ = true;
+    if (status.ok()) request_id_ = call->request_id;
+    if (cancelled_) return Advance();
   }
-  if (!status.ok()) stream->End(rpc::ToGrpc(status));
-  return stream.get();
+  if (status.ok()) {
+    want_logprobs_ = call->sampling.logprobs();
+    status = running_.Submit(*std::move(call), self);
+  }
+  if (!status.ok()) End(rpc::ToGrpc(status));
 }
 
 void GenerateStream::OnPromptTokens(std::vector<TokenPiece> tokens) {
@@ -66,7 +77,7 @@ void GenerateStream::End(grpc::Status status) {
 }
 
 void GenerateStream::Advance() {
-  if (writing_ || finished_) return;
+  if (!begun_ || writing_ || finished_) return;
   if (!queue_.empty()) {
     writing_ = true;
     StartWrite(&queue_.front());
@@ -91,7 +102,7 @@ void GenerateStream::OnCancel() {
     cancelled_ = true;
     // The message that is being written belongs to gRPC until OnWriteDone.
     while (queue_.size() > (writing_ ? 1 : 0)) queue_.pop_back();
-    end_ = grpc::Status(grpc::StatusCode::CANCELLED, "the client cancelled the call");
+    end_ = Cancelled();
     Advance();
   }
   running_.Cancel();
@@ -169,18 +180,27 @@ v1::Finished FinishedToProto(Outcome outcome) {
   return finished;
 }
 
-WholeAnswerCall* WholeAnswerCall::Start(Gateway& gateway, absl::StatusOr<GenerateCall> call,
-                                        v1::WholeAnswer* response) {
+std::shared_ptr<WholeAnswerCall> WholeAnswerCall::Open(Gateway& gateway,
+                                                       v1::WholeAnswer* response) {
   auto answer = std::make_shared<WholeAnswerCall>(gateway, response);
   answer->self_ = answer;
+  return answer;
+}
+
+void WholeAnswerCall::Begin(absl::StatusOr<GenerateCall> call) {
+  const std::shared_ptr<WholeAnswerCall> self = self_;
   absl::Status status = call.status();
-  if (status.ok()) {
-    response->set_request_id(call->request_id);
-    answer->want_logprobs_ = call->sampling.logprobs();
-    status = answer->running_.Submit(*std::move(call), answer);
+  {
+    MutexLock lock(&mutex_);
+    begun_ = true;
+    if (cancelled_) return End(Cancelled());
+    if (status.ok()) response_->set_request_id(call->request_id);
   }
-  if (!status.ok()) answer->OnError(std::move(status));
-  return answer.get();
+  if (status.ok()) {
+    want_logprobs_ = call->sampling.logprobs();
+    status = running_.Submit(*std::move(call), self);
+  }
+  if (!status.ok()) OnError(std::move(status));
 }
 
 void WholeAnswerCall::OnPromptTokens(std::vector<TokenPiece> tokens) {
@@ -214,7 +234,8 @@ void WholeAnswerCall::OnError(absl::Status status) {
 void WholeAnswerCall::OnCancel() {
   {
     MutexLock lock(&mutex_);
-    End(grpc::Status(grpc::StatusCode::CANCELLED, "the client cancelled the call"));
+    cancelled_ = true;
+    if (begun_) End(Cancelled());
   }
   running_.Cancel();
 }

@@ -1,5 +1,7 @@
 // One Inference.Generate or Chat call: a sink that writes the answer to the client, one message
-// at a time. What the client is too slow for waits in a queue, which max_tokens bounds.
+// at a time. What the client is too slow for waits in a queue, which max_tokens bounds. The request
+// is read after the call has begun, on another thread, and gRPC keeps it until the call's end: so
+// none ends before Begin.
 #ifndef SERVICES_ROUTER_GRPC_GENERATE_CALLS_H_
 #define SERVICES_ROUTER_GRPC_GENERATE_CALLS_H_
 
@@ -22,7 +24,6 @@
 namespace baton::router {
 
 // A call of the gateway that its client may cancel at any time, before Submit has returned, too.
-
 // Thread-safe. The gateway outlives it.
 class RunningCall {
  public:
@@ -42,8 +43,10 @@ class RunningCall {
 
 class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>, public ResponseSink {
  public:
-  // Submits `call`, or ends with its error. The stream owns itself until gRPC is done with it.
-  static GenerateStream* Start(Gateway& gateway, absl::StatusOr<GenerateCall> call);
+  // The stream owns itself until gRPC is done with it.
+  static std::shared_ptr<GenerateStream> Open(Gateway& gateway);
+  // Once, on any thread. Submits `call`, or ends with its error.
+  void Begin(absl::StatusOr<GenerateCall> call);
   explicit GenerateStream(Gateway& gateway) : running_(gateway) {}
 
   void OnPromptTokens(std::vector<TokenPiece> tokens) override;
@@ -69,6 +72,7 @@ class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>, pu
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<GenerateStream> self_;
@@ -86,10 +90,10 @@ v1::Finished FinishedToProto(Outcome outcome);
 // response. max_tokens bounds it.
 class WholeAnswerCall : public grpc::ServerUnaryReactor, public ResponseSink {
  public:
-  // Submits `call`, or ends with its error. The object owns itself until gRPC is done with it, and
-  // `response` lives as long.
-  static WholeAnswerCall* Start(Gateway& gateway, absl::StatusOr<GenerateCall> call,
-                                v1::WholeAnswer* response);
+  // The object owns itself until gRPC is done with it, and `response` lives as long.
+  static std::shared_ptr<WholeAnswerCall> Open(Gateway& gateway, v1::WholeAnswer* response);
+  // Once, on any thread. Submits `call`, or ends with its error.
+  void Begin(absl::StatusOr<GenerateCall> call);
   WholeAnswerCall(Gateway& gateway, v1::WholeAnswer* response)
       : running_(gateway), response_(response) {}
 
@@ -108,6 +112,8 @@ class WholeAnswerCall : public grpc::ServerUnaryReactor, public ResponseSink {
   RunningCall running_;
   bool want_logprobs_ = false;
   Mutex mutex_;
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   v1::WholeAnswer* response_ ABSL_GUARDED_BY(mutex_);  // Null: the call has ended.
   std::shared_ptr<WholeAnswerCall> self_;
 };

@@ -1,9 +1,11 @@
 #include "services/router/grpc/inference_service.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/base/status.h"
 #include "common/rpc/grpc_status.h"
 #include "services/router/bearer.h"
 #include "services/router/grpc/call_from_proto.h"
@@ -11,6 +13,11 @@
 
 namespace baton::router {
 namespace {
+
+constexpr size_t kRequestBytes = 4096;  // What one holds beside its message.
+
+Endpoint EndpointOf(const v1::GenerateRequest&) { return Endpoint::kGenerate; }
+Endpoint EndpointOf(const v1::ChatRequest&) { return Endpoint::kChatCompletions; }
 
 class RefusedStream : public grpc::ServerWriteReactor<v1::GenerateResponse> {
  public:
@@ -28,11 +35,44 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const grp
 
 }  // namespace
 
+absl::Status InferenceService::Read(size_t bytes, bool slow, std::function<void()> read) {
+  // Small requests count as well.
+  const size_t charged = bytes + kRequestBytes;
+  if (waiting_bytes_.fetch_add(charged) + charged > max_waiting_bytes_) {
+    waiting_bytes_ -= charged;
+    return WithLeg(Overloaded(absl::ResourceExhaustedError(
+                       "the router has as many requests to read as it takes; try again later")),
+                   "router", "");
+  }
+  pool_.Submit(std::max(bytes, slow ? WorkerPool::kLargeBytes + 1 : 0),
+               [this, charged, read = std::move(read)] {
+                 read();
+                 waiting_bytes_ -= charged;
+               });
+  return absl::OkStatus();
+}
+
+template <typename Call, typename Request>
+void InferenceService::Begin(const std::shared_ptr<Call>& call,
+                             grpc::CallbackServerContext* context, const Request* request) {
+  const absl::Status taken = Read(request->ByteSizeLong(), request->sampling().has_structure(),
+                                  [this, call, context, request] {
+                                    if (context->IsCancelled())
+                                      return call->Begin(absl::CancelledError());
+                                    call->Begin(CallFromProto(gateway_, *context, *request));
+                                  });
+  if (taken.ok()) return;
+  gateway_.CountRefused(EndpointOf(*request), {}, taken);
+  call->Begin(taken);
+}
+
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return new RefusedStream(allowed);
-  return GenerateStream::Start(gateway_, CallFromProto(gateway_, *context, *request));
+  const auto stream = GenerateStream::Open(gateway_);
+  Begin(stream, context, request);
+  return stream.get();
 }
 
 grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerContext* context,
@@ -40,14 +80,18 @@ grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerCon
                                                          v1::WholeAnswer* response) {
   const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return Refuse(context, allowed);
-  return WholeAnswerCall::Start(gateway_, CallFromProto(gateway_, *context, *request), response);
+  const auto call = WholeAnswerCall::Open(gateway_, response);
+  Begin(call, context, request);
+  return call.get();
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Chat(
     grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
   const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return new RefusedStream(allowed);
-  return GenerateStream::Start(gateway_, CallFromProto(gateway_, *context, *request));
+  const auto stream = GenerateStream::Open(gateway_);
+  Begin(stream, context, request);
+  return stream.get();
 }
 
 grpc::ServerUnaryReactor* InferenceService::ChatOnce(grpc::CallbackServerContext* context,
@@ -55,7 +99,9 @@ grpc::ServerUnaryReactor* InferenceService::ChatOnce(grpc::CallbackServerContext
                                                      v1::WholeAnswer* response) {
   const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return Refuse(context, allowed);
-  return WholeAnswerCall::Start(gateway_, CallFromProto(gateway_, *context, *request), response);
+  const auto call = WholeAnswerCall::Open(gateway_, response);
+  Begin(call, context, request);
+  return call.get();
 }
 
 grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* context,
@@ -85,10 +131,14 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
                                                      v1::TokenizeResponse* response) {
   const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return Refuse(context, allowed);
-  const auto ids = gateway_.Tokenize(request->text(), request->add_special_tokens());
-  if (ids.ok()) response->mutable_token_ids()->Assign(ids->begin(), ids->end());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(rpc::ToGrpc(ids.status()));
+  const absl::Status taken =
+      Read(request->ByteSizeLong(), /*slow=*/false, [this, request, response, reactor] {
+        const auto ids = gateway_.Tokenize(request->text(), request->add_special_tokens());
+        if (ids.ok()) response->mutable_token_ids()->Assign(ids->begin(), ids->end());
+        reactor->Finish(rpc::ToGrpc(ids.status()));
+      });
+  if (!taken.ok()) reactor->Finish(rpc::ToGrpc(taken));
   return reactor;
 }
 
@@ -97,11 +147,15 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
                                                        v1::DetokenizeResponse* response) {
   const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return Refuse(context, allowed);
-  const std::vector<int32_t> ids(request->token_ids().begin(), request->token_ids().end());
-  const auto text = gateway_.Detokenize(ids, request->skip_special_tokens());
-  if (text.ok()) response->set_text(*text);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(rpc::ToGrpc(text.status()));
+  const absl::Status taken =
+      Read(request->ByteSizeLong(), /*slow=*/false, [this, request, response, reactor] {
+        const std::vector<int32_t> ids(request->token_ids().begin(), request->token_ids().end());
+        const auto text = gateway_.Detokenize(ids, request->skip_special_tokens());
+        if (text.ok()) response->set_text(*text);
+        reactor->Finish(rpc::ToGrpc(text.status()));
+      });
+  if (!taken.ok()) reactor->Finish(rpc::ToGrpc(taken));
   return reactor;
 }
 

@@ -91,9 +91,9 @@ std::optional<Shape> ShapeOf(ToolFormat format) {
   return std::nullopt;
 }
 
-// What stands between a call's name and the next thing behind the call.
+// A call behind its name.
 std::string BodyOf(const CallableTool& tool, const Shape& shape) {
-  // No grammar but the parser's says what arguments without schema are.
+  // Without a schema only the parser knows what the arguments may be.
   if (tool.schema.empty() && shape.value != "%json") {
     return absl::StrCat("%until ", Quoted("</tool_call>"));
   }

@@ -1,0 +1,84 @@
+#include "common/engine/sampling/compiling_requests.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/base/sync.h"
+
+namespace baton {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class CompilingRequestsTest : public ::testing::Test {
+ protected:
+  bool Hold(int number, const std::shared_ptr<const PendingConstraint>& constraint) {
+    std::string request = std::to_string(number);
+    return requests_.Hold(constraint, request);
+  }
+  static std::shared_ptr<PendingConstraint> Pending() {
+    return std::make_shared<PendingConstraint>();
+  }
+
+  CompilingRequests<std::string> requests_;
+};
+
+TEST_F(CompilingRequestsTest, WhatIsReadyIsNotHeld) {
+  EXPECT_FALSE(Hold(1, nullptr));
+  const auto failed = Pending();
+  failed->Set(absl::InvalidArgumentError("("));
+  EXPECT_FALSE(Hold(2, failed)) << "its draw fails, which needs no waiting";
+  EXPECT_TRUE(requests_.empty());
+  EXPECT_EQ(requests_.NextUs(5), kNeverUs);
+}
+
+TEST_F(CompilingRequestsTest, EachWaitsForItsOwn) {
+  const auto slow = Pending();
+  const auto quick = Pending();
+  for (int id = 1; id <= 4; ++id) {
+    const auto& of = id % 2 == 0 ? quick : slow;
+    EXPECT_TRUE(Hold(id, of));
+  }
+  EXPECT_GT(requests_.NextUs(5), 5);
+  EXPECT_THAT(requests_.Take(false), IsEmpty());
+  quick->Set(absl::UnknownError(""));
+  EXPECT_THAT(requests_.Take(false), ElementsAre("2", "4"));
+  EXPECT_THAT(requests_.Take(true), ElementsAre("1", "3")) << "a service that ends waits no more";
+}
+
+TEST_F(CompilingRequestsTest, OneMayLeave) {
+  const auto slow = Pending();
+  EXPECT_TRUE(Hold(1, slow));
+  EXPECT_TRUE(Hold(2, slow));
+  const auto is = [](const char* of) {
+    return [of](const std::string& held) { return held == of; };
+  };
+  EXPECT_EQ(requests_.Remove(is("3")), std::nullopt);
+  EXPECT_NE(requests_.Find(is("1")), nullptr);
+  EXPECT_EQ(requests_.Remove(is("1")), "1");
+  EXPECT_EQ(requests_.Find(is("1")), nullptr);
+  slow->Set(absl::UnknownError(""));
+  EXPECT_THAT(requests_.Take(false), ElementsAre("2"));
+}
+
+TEST_F(CompilingRequestsTest, TheirNumberIsBounded) {
+  const auto slow = Pending();
+  for (size_t i = 0; i < CompilingRequests<std::string>::kMost; ++i) ASSERT_TRUE(Hold(1, slow));
+  EXPECT_FALSE(Hold(2, slow));
+}
+
+// The first request must not wait for the vocabulary longer than for a schema.
+TEST(ConstraintsTest, TheVocabularyIsLoadedAtOnce) {
+  Notification loaded;
+  Constraints constraints([&]() -> absl::StatusOr<Constraints::Vocabulary> {
+    loaded.Notify();
+    return absl::FailedPreconditionError("no tokenizer");
+  });
+  loaded.WaitForNotification();
+}
+
+}  // namespace
+}  // namespace baton
