@@ -58,7 +58,7 @@ struct RouterConfig {
   Policy policy = Policy::kCost;
   std::string hash_header;       // Has requests' routing keys; empty: none.
   std::string tenant_header;     // Names requests' tenants; empty: none.
-  RateLimitOptions rate_limits;  // Of each tenant.
+  RateLimitOptions rate_limits;  // Each tenant's.
 };
 
 // From the process's options and its model's config.json.

@@ -51,7 +51,7 @@ struct RouterLimits {
   // sent everything by then, so it is on its way.
   int64_t settle_us = 200'000;
   RetryBudgetOptions retry_budget;
-  RateLimitOptions rate_limits;   // Of each tenant.
+  RateLimitOptions rate_limits;   // Each tenant's.
   BackoffRange overload_backoff;  // Before a worker that is full is asked for more.
   // A Tick comes at least this often, so that the router sees its own pauses (pause.h): a quarter
   // of a lease. 0: it does not.
