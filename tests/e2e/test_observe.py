@@ -75,8 +75,9 @@ def observed(tmp_path_factory):
             model, directory, stages=2, decodes=2, decode_flags=["--max-queued-requests", 1],
             # Nothing is cached, so that prompts wait.
             flags=["--kv-cache-tokens", 8192, "--disable-radix-cache", "--lease-ms", 5000, *traced],
+            # Texts end with their workers, so that errors are seen.
             router_flags=["--max-http-connections", HTTP_CONNECTIONS, "--max-queued-requests", 4,
-                          "--lease-ms", 5000, *traced]))
+                          "--max-resumes", 0, "--lease-ms", 5000, *traced]))
         targets = [f"127.0.0.1:{port}" for port in (cluster.http_port, *cluster.metrics_ports.values())]
         prometheus = stack.enter_context(Prometheus(directory, targets, clusters.free_ports(1)[0]))
         client = stack.enter_context(Client(cluster.target))
