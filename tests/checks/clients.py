@@ -83,7 +83,8 @@ def serving(directory):
     """The shipped model behind a key, with a context that evaluations fit into, with tools and, if asked, thoughts."""
     plain = ROOT / "common/tokenizer/chat/testdata/templates/hermes_tools.jinja"
     template = pathlib.Path(directory) / "tools.jinja"
-    template.write_text(plain.read_text() + "{% if add_generation_prompt and enable_thinking %}<think>\n{% endif %}")
+    template.write_text(plain.read_text() + "{% if add_generation_prompt %}<think>\n"
+                        "{{ '\n</think>\n\n' if not enable_thinking }}{% endif %}")
     with clusters.Cluster(str(ROOT / "models/austen"), directory, stages=2, decodes=1,
                           router_flags=["--served-model-name", MODEL, "--api-key", KEY,
                                         "--chat-template", template]) as cluster:

@@ -12,8 +12,8 @@ from typing import Optional
 
 import litellm
 from agents import Agent as OpenAiAgent
-from agents import (ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool,
-                    set_tracing_disabled)
+from agents import (ModelBehaviorError, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner,
+                    function_tool, set_tracing_disabled)
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI, NotFoundError, OpenAI
@@ -92,7 +92,10 @@ def openai_agents():
         model = kind(MODEL, AsyncOpenAI(base_url=BASE, api_key=KEY, max_retries=0))
         agent = OpenAiAgent(name="a", instructions="Be brief.", model=model, tools=[function_tool(weather)],
                             model_settings=ModelSettings(max_tokens=8))
-        assert Runner.run_sync(agent, "Bath?").final_output
+        try:
+            assert Runner.run_sync(agent, "Bath?").final_output
+        except ModelBehaviorError as error:  # It takes no answer that max_tokens cuts off, and says so.
+            assert "max_output_tokens" in str(error), error
 
 
 for framework in (openai_client, langchain, lite_llm, pydantic_ai, openai_agents):

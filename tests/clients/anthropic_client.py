@@ -13,7 +13,8 @@ client = anthropic.Anthropic(base_url=ROOT, api_key=KEY, max_retries=0, timeout=
 MODEL = "tiny"
 ASK = [{"role": "user", "content": "What is the weather in Bath?"}]
 TOOLS = [{"name": "weather", "description": "The weather of a city.",
-          "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+          "input_schema": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}},
+                           "required": ["city"]},
           "cache_control": {"type": "ephemeral"}}]
 THINKING = {"type": "thinking", "thinking": "I must look.", "signature": ""}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Bath"}}

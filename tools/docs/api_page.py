@@ -26,6 +26,9 @@ gRPC metadata). Clients: [examples](../examples).
 - **HTTP**: [endpoints and fields](../services/router/http/README.md#endpoints).
 - **gRPC**: this page. Field numbers are in [inference.proto](../proto/baton/v1/inference.proto).
 
+gRPC's `Chat` has no tools, takes no calls apart and tells no reasoning apart: the text is what the model wrote. Agents
+need HTTP (`/v1/chat/completions`, `/v1/messages`, `/v1/responses`). `sampling.structure` holds here, too.
+
 Reflection and `grpc.health.v1.Health` are served (`grpcurl -plaintext localhost:30001 grpc.health.v1.Health/Check`);
 `baton.v1.Inference` is SERVING exactly while `/readiness` is 200. A deadline of the call counts, and cancelling a call
 aborts its request. Errors are gRPC statuses with a [baton.v1.ErrorDetail](#errordetail) among their details

@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "common/base/strings.h"
 #include "common/tokenizer/words/utf8.h"
 #include "services/router/http/openai_answer.h"
 
@@ -58,18 +60,26 @@ absl::StatusOr<chat::OutputOptions> ParsingOf(const Gateway& gateway, OpenAiRequ
   return parsing;
 }
 
+// Where a prompt leaves the model: it may reason first, it is to go on reasoning, or it has been
+// told that it has reasoned (Qwen3 without enable_thinking).
+enum class PromptEnd { kFree, kInReasoning, kBehindReasoning };
+
 // `ids` are the prompt's.
-absl::StatusOr<bool> EndsInReasoning(const Gateway& gateway, chat::ReasoningFormat format,
-                                     const Prompt& prompt, const std::vector<int32_t>& ids) {
+absl::StatusOr<PromptEnd> EndOf(const Gateway& gateway, chat::ReasoningFormat format,
+                                const Prompt& prompt, const std::vector<int32_t>& ids) {
   const auto* chat = std::get_if<ChatPrompt>(&prompt);
   if (chat != nullptr && chat->continue_final_message && !chat->messages.empty()) {
-    return chat::BreaksOffInReasoning(format, chat->messages.back().content);
+    const bool inside = chat::BreaksOffInReasoning(format, chat->messages.back().content);
+    return inside ? PromptEnd::kInReasoning : PromptEnd::kFree;
   }
   const size_t tail = std::min(ids.size(), kTailTokens);
   BATON_ASSIGN_OR_RETURN(const std::string text,
                          gateway.Detokenize({ids.end() - static_cast<ptrdiff_t>(tail), ids.end()},
                                             /*skip_special_tokens=*/false));
-  return chat::StartsInReasoning(format, text);
+  if (chat::StartsInReasoning(format, text)) return PromptEnd::kInReasoning;
+  const bool behind =
+      absl::EndsWith(absl::StripTrailingAsciiWhitespace(text), ToAbsl(chat::MarksOf(format).end));
+  return behind ? PromptEnd::kBehindReasoning : PromptEnd::kFree;
 }
 
 }  // namespace
@@ -123,12 +133,15 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
     call.prompt = std::move(prompt);
     if (shown) {
       BATON_ASSIGN_OR_RETURN(entry.ids, gateway.Encode(call));
-      bool inside = false;
+      PromptEnd end = PromptEnd::kFree;
       if (reasons) {
-        BATON_ASSIGN_OR_RETURN(inside, EndsInReasoning(gateway, reasoning, call.prompt, entry.ids));
+        BATON_ASSIGN_OR_RETURN(end, EndOf(gateway, reasoning, call.prompt, entry.ids));
       }
+      const bool inside = end == PromptEnd::kInReasoning;
       if (parsing.reasoning != chat::ReasoningFormat::kNone) parsing.starts_in_reasoning = inside;
-      AllowReasoning(reasoning, inside, request.reasoning_budget, call);
+      const bool over = end == PromptEnd::kBehindReasoning;
+      AllowReasoning(over ? chat::ReasoningFormat::kNone : reasoning, inside,
+                     request.reasoning_budget, call);
       if (request.echo) BATON_RETURN_IF_ERROR(FillEcho(gateway, call.prompt, entry));
       call.prompt = TokenIdsPrompt(entry.ids.begin(), entry.ids.end());
     }

@@ -61,6 +61,11 @@ TEST_F(ReasoningTest, MayHaveABudget) {
   }
   EXPECT_TRUE(structure_of(Request("x", {{"thinking_budget", 0}})).has_reasoning_budget());
   EXPECT_FALSE(structure_of(Request("x")).has_reasoning_budget());
+  // Behind a prompt that says that there is none, a text has to begin at once.
+  EXPECT_EQ(
+      structure_of(Request("<think>\n\n</think>\n\n", {{"guided_regex", "a"}})).reasoning_end(),
+      "");
+  EXPECT_EQ(structure_of(Request("x", {{"guided_regex", "a"}})).reasoning_end(), "</think>");
   // Beside a structure, and where reasoning is not told apart.
   const v1::TextStructure both =
       structure_of(Request("x", {{"guided_regex", "a"}, {"thinking_budget", 3}}));
