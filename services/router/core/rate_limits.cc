@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/base/status.h"
 
 namespace baton::router {
@@ -20,7 +24,23 @@ int64_t WaitMs(double held, double wanted, int64_t per_minute) {
       std::ceil((wanted - held) * kMinuteUs / static_cast<double>(per_minute) / 1000));
 }
 
+constexpr char kTenantField[] = "tenant";
+
+// Overloaded, with the field.
+absl::Status Refusal(const std::string& message, int64_t retry_after_ms) {
+  const absl::Status named = InvalidField(kTenantField, message);
+  absl::Status status(absl::StatusCode::kResourceExhausted, named.message());
+  named.ForEachPayload([&status](absl::string_view url, const absl::Cord& payload) {
+    status.SetPayload(url, payload);
+  });
+  return Overloaded(std::move(status), std::max<int64_t>(1, retry_after_ms));
+}
+
 }  // namespace
+
+bool IsRateLimited(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) && FieldOf(status) == kTenantField;
+}
 
 void RateLimits::Fill(Bucket& bucket, int64_t now_us) const {
   const double minutes =
@@ -69,10 +89,9 @@ absl::Status RateLimits::Take(const std::string& tenant, int64_t tokens, int64_t
   Bucket& bucket = BucketOf(tenant, now_us);
   const auto refuse = [](int64_t& count, const char* what, int64_t per_minute, int64_t wait_ms) {
     ++count;
-    const std::string message =
-        absl::StrCat("the tenant has used its ", per_minute, " ", what, " of a minute (--tenant-",
-                     what, "-per-minute); try again in ", wait_ms, " ms");
-    return Overloaded(absl::ResourceExhaustedError(message), std::max<int64_t>(1, wait_ms));
+    return Refusal(absl::StrCat("has used its ", per_minute, " ", what, " of a minute (--tenant-",
+                                what, "-per-minute); try again in ", wait_ms, " ms"),
+                   wait_ms);
   };
   const int64_t requests = options_.requests_per_minute;
   if (requests > 0 && bucket.requests < 1 - kRounding) {

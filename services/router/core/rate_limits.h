@@ -28,6 +28,9 @@ struct RateLimitCounts {
   int64_t tokens_total = 0;
 };
 
+// Whether an error says that a tenant has used what it may.
+bool IsRateLimited(const absl::Status& status);
+
 class RateLimits {
  public:
   // Remembers what so many tenants have used. Of more, those that have rested the longest are

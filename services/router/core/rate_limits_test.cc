@@ -26,7 +26,8 @@ TEST(RateLimitsTest, RequestsComeBackOneByOne) {
   RateLimits limits({.requests_per_minute = 6});
   for (int i = 0; i < 6; ++i) ASSERT_TRUE(limits.Take("a", 10, 0).ok());
   const absl::Status refused = limits.Take("a", 10, 0);
-  EXPECT_TRUE(IsOverloaded(refused)) << refused;
+  EXPECT_TRUE(IsOverloaded(refused) && IsRateLimited(refused)) << refused;
+  EXPECT_FALSE(IsRateLimited(Overloaded(absl::ResourceExhaustedError("full"))));
   EXPECT_EQ(RetryHintMsOf(refused), 10'000);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--tenant-requests-per-minute"));
   EXPECT_TRUE(limits.Take("b", 10, 0).ok()) << "another tenant's";

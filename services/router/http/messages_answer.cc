@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "services/router/core/context_overflow.h"
+#include "services/router/core/rate_limits.h"
 #include "services/router/http/respond.h"
 
 namespace baton::router {
@@ -16,7 +17,8 @@ namespace {
 constexpr int kOverloadedStatus = 529;  // Anthropic's own; its clients try again.
 
 int StatusOf(const absl::Status& status) {
-  return IsOverloaded(status) ? kOverloadedStatus : HttpStatusOf(status);
+  const bool overloaded = IsOverloaded(status) && !IsRateLimited(status);
+  return overloaded ? kOverloadedStatus : HttpStatusOf(status);
 }
 
 const char* ErrorType(int status) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "services/router/core/context_overflow.h"
+#include "services/router/core/rate_limits.h"
 
 namespace baton::router {
 
@@ -59,6 +60,7 @@ Json ErrorBody(const absl::Status& status) {
   if (IsContextOverflow(status)) code = "context_length_exceeded";
   if (IsEndedByDrain(status)) code = "draining";
   if (IsOverloaded(status)) code = "overloaded";
+  if (IsRateLimited(status)) code = "rate_limit_exceeded";
   const auto field = FieldOf(status);
   return {{"error",
            {{"message", std::string(status.message())},
