@@ -41,10 +41,12 @@ class TrafficLogTest : public ::testing::Test {
 TEST_F(TrafficLogTest, ARequestIsOneLine) {
   TrafficLog log = Make(true);
   log.LogEnd(End());
-  EXPECT_THAT(lines_, ElementsAre("request id=req-1 endpoint=chat_completions status=OK "
-                                  "finish=length tokens_in=40 tokens_out=11 cached=0 ttft_ms=250.5 "
-                                  "tpot_ms=20 e2e_ms=1500 chain=chain-0 decode=decode-0 attempts=1 "
-                                  "trace_id=\"\" error=\"\""));
+  EXPECT_THAT(
+      lines_,
+      ElementsAre("request id=req-1 endpoint=chat_completions status=OK "
+                  "finish=length tokens_in=40 tokens_out=11 cached=0 ttft_ms=250.5 "
+                  "tpot_ms=20 e2e_ms=1500 chain=chain-0 decode=decode-0 attempts=1 resumes=0 "
+                  "trace_id=\"\" error=\"\""));
 }
 
 TEST_F(TrafficLogTest, WhatFailedSaysWhy) {
@@ -59,7 +61,7 @@ TEST_F(TrafficLogTest, WhatFailedSaysWhy) {
   EXPECT_THAT(lines_,
               ElementsAre("request id=req-1 endpoint=chat_completions status=UNAVAILABLE "
                           "finish=error tokens_in=40 tokens_out=0 cached=0 ttft_ms=- tpot_ms=- "
-                          "e2e_ms=1500 chain=chain-0 decode=decode-0 attempts=1 "
+                          "e2e_ms=1500 chain=chain-0 decode=decode-0 attempts=1 resumes=0 "
                           "trace_id=0af7 error=\"decode d0 has left\"",
                           "request id=bad\\nid endpoint=completions status=INVALID_ARGUMENT "
                           "trace_id=0af8 error=\"top_p: odd\""));
