@@ -3,9 +3,9 @@
 choice_us, choice_growth, heartbeat_us: the core's times at 10,000 workers, and over 64 (router_bench.cc).
 cost_gain_*: `baton simulate` of a trace in the form of Mooncake's, whose prompts share system prompts and grow turn by
 turn: the mean time to first token of --load-balance-policy cost over that of another policy. Below 1 cost is sooner.
-resume_*: real processes, models/austen: 50 streams, one after the other's end, while 100 times one of three decode
-services is killed and started again. failed: requests that ended with an error; wrong: that were told another text than
-without kills; resumes: how often a text went on elsewhere.
+resume_*: real processes, models/austen: 50 streams, one text after the other's end, while 100 times one of three decode
+services is killed and started again, after 50 ends of texts each. failed: requests that ended with an error; wrong:
+that were told another text than without kills; resumes: how often a text went on elsewhere.
 """
 
 import concurrent.futures
@@ -75,12 +75,15 @@ def measure_resumes(flat):
         streams = [pool.submit(stream, client, expected, i) for i in range(STREAMS)]
         try:
             for kill in range(KILLS):
-                victim = cluster.processes[f"decode-{kill % DECODES}"]
-                clusters.wait_until(
-                    lambda: cluster.metric(victim.name, "baton_requests_running") > 0, 30, "texts on the victim")
+                victim, before = cluster.processes[f"decode-{kill % DECODES}"], len(ended)
+
+                def decodes():
+                    return (len(ended) >= before + STREAMS
+                            and cluster.get("/readiness", cluster.metrics_ports[victim.name])[0] == 200
+                            and cluster.metric(victim.name, "baton_requests_running") > 0)
+                clusters.wait_until(decodes, 60, "texts on the victim, and an end of each since the last kill")
                 victim.kill()
                 victim.start()
-                cluster.wait_ready()
         finally:
             stopped.set()
         for one in streams:
