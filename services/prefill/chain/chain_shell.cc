@@ -136,7 +136,8 @@ void ChainShell::Ask(Asked asked) {
 }
 
 void ChainShell::Begin(Asked asked) {
-  auto& [start, call] = asked;
+  prefill::Start& start = asked.start;
+  Call& call = asked.call;
   StartRequested event;
   event.attempt_id = start.attempt_id;
   event.prompt_tokens = static_cast<int>(start.prompt->tokens.size());

@@ -10,8 +10,6 @@ namespace baton::router {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 constexpr int64_t kSecondUs = 1'000'000;
 
