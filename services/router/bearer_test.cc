@@ -23,7 +23,7 @@ TEST(BearerTest, OtherSchemesHaveNoKey) {
 
 TEST(TenantTest, IsNamedOrTheOwnerOfItsKey) {
   EXPECT_EQ(TenantOf("acme", true, "secret"), "acme");
-  EXPECT_EQ(TenantOf("", false, "secret"), "") << "keys that nobody checks are made up at will";
+  EXPECT_EQ(TenantOf("", false, "secret"), "") << "the server does not check keys";
   EXPECT_EQ(TenantOf("", true, ""), "");
   const std::string owner = TenantOf("", true, "secret");
   EXPECT_EQ(owner.find("secret"), std::string::npos);

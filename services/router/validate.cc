@@ -22,17 +22,6 @@ int64_t DefaultMaxTokens(const RequestLimits& limits) {
   return limits.default_max_tokens > 0 ? limits.default_max_tokens : limits.max_context_tokens;
 }
 
-// InvalidField under another code.
-absl::Status FieldError(absl::StatusCode code, const std::string& field,
-                        const std::string& message) {
-  const absl::Status invalid = InvalidField(field, message);
-  absl::Status status(code, invalid.message());
-  invalid.ForEachPayload([&status](absl::string_view url, const absl::Cord& payload) {
-    status.SetPayload(url, payload);
-  });
-  return status;
-}
-
 absl::Status CheckUtf8(const std::string& field, std::string_view text) {
   const auto invalid = FirstInvalidUtf8(text);
   if (!invalid.has_value()) return absl::OkStatus();

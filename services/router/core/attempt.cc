@@ -77,15 +77,14 @@ void RouterCore::State::Begin(Transaction& txn, Choice choice) {
   attempt.redraws = txn.tokens > 0;
   txn.resumes += attempt.redraws ? 1 : 0;
   attempt.predicted = pairing.Note(attempt.pair, txn.ask());
-  attempt.ungranted =
-      pairing.Begin(attempt.pair, txn.prompt_tokens + attempt.drawn_tokens,
-                    txn.max_tokens - attempt.drawn_tokens, attempt.predicted.cached_tokens);
   attempt.prefill_open = attempt.pair.colocated();
   txn.held.clear();
   table.SetPhase(txn, attempt.pair.colocated() ? Phase::kPrefilling : Phase::kReserving);
   table.SetTimer(txn, txn.deadline_us);
   table.SetAttempt(txn, std::move(attempt));
   const Pair& begun = txn.attempt.pair;
+  txn.attempt.ungranted = pairing.Begin(begun, txn.read_tokens(), txn.new_tokens(),
+                                        txn.attempt.predicted.cached_tokens);
   if (begun.colocated()) {
     return Emit(StartGeneration{txn.attempt.id, txn.call_id, begun.chain.stage0, begun.chain.stages,
                                 txn.deadline_us, txn.max_tokens, txn.attempt.drawn_tokens});

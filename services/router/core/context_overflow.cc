@@ -13,6 +13,15 @@ constexpr char kOverflowPayload[] = "baton.dev/context_overflow";
 
 }  // namespace
 
+absl::Status FieldError(absl::StatusCode code, std::string_view field, std::string_view message) {
+  const absl::Status invalid = InvalidField(field, message);
+  absl::Status status(code, invalid.message());
+  invalid.ForEachPayload([&status](absl::string_view url, const absl::Cord& payload) {
+    status.SetPayload(url, payload);
+  });
+  return status;
+}
+
 absl::Status ContextOverflow(std::string_view field, std::string_view message) {
   absl::Status status = InvalidField(field, message);
   status.SetPayload(kOverflowPayload, absl::Cord());

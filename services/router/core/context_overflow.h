@@ -1,4 +1,5 @@
-// Errors that say that a request is longer than what serves it, however long it waits.
+// Errors about a request's fields: under which code, and that it is longer than what serves it,
+// however long it waits.
 #ifndef SERVICES_ROUTER_CORE_CONTEXT_OVERFLOW_H_
 #define SERVICES_ROUTER_CORE_CONTEXT_OVERFLOW_H_
 
@@ -7,6 +8,9 @@
 #include "absl/status/status.h"
 
 namespace baton::router {
+
+// InvalidField under another code.
+absl::Status FieldError(absl::StatusCode code, std::string_view field, std::string_view message);
 
 // What the core calls the two fields; fronts know them by the names that clients use.
 inline constexpr std::string_view kPromptField = "prompt";

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/base/status.h"
+#include "services/router/core/context_overflow.h"
 
 namespace baton::router {
 namespace {
@@ -25,16 +23,6 @@ int64_t WaitMs(double held, double wanted, int64_t per_minute) {
 }
 
 constexpr char kTenantField[] = "tenant";
-
-// Overloaded, with the field.
-absl::Status Refusal(const std::string& message, int64_t retry_after_ms) {
-  const absl::Status named = InvalidField(kTenantField, message);
-  absl::Status status(absl::StatusCode::kResourceExhausted, named.message());
-  named.ForEachPayload([&status](absl::string_view url, const absl::Cord& payload) {
-    status.SetPayload(url, payload);
-  });
-  return Overloaded(std::move(status), std::max<int64_t>(1, retry_after_ms));
-}
 
 }  // namespace
 
@@ -89,9 +77,11 @@ absl::Status RateLimits::Take(const std::string& tenant, int64_t tokens, int64_t
   Bucket& bucket = BucketOf(tenant, now_us);
   const auto refuse = [](int64_t& count, const char* what, int64_t per_minute, int64_t wait_ms) {
     ++count;
-    return Refusal(absl::StrCat("has used its ", per_minute, " ", what, " of a minute (--tenant-",
-                                what, "-per-minute); try again in ", wait_ms, " ms"),
-                   wait_ms);
+    const std::string message =
+        absl::StrCat("has used its ", per_minute, " ", what, " of a minute (--tenant-", what,
+                     "-per-minute); try again in ", wait_ms, " ms");
+    return Overloaded(FieldError(absl::StatusCode::kResourceExhausted, kTenantField, message),
+                      std::max<int64_t>(1, wait_ms));
   };
   const int64_t requests = options_.requests_per_minute;
   if (requests > 0 && bucket.requests < 1 - kRounding) {

@@ -27,8 +27,8 @@ namespace baton::router {
 enum class Phase {
   kWaiting,     // For a pair, or for room on one. No attempt.
   kReserving,   // Decode.Reserve is out.
-  kPrefilling,  // The stream is open and the prompt is with the chain; no token yet.
-  kDecoding,    // The client has tokens.
+  kPrefilling,  // The stream is open and the prompt is with the chain; it has drawn nothing yet.
+  kDecoding,    // The attempt has drawn tokens, and the client has them.
   kSettling,    // The answer is complete; Start has still to say that the chain is through.
 };
 inline constexpr int kPhaseCount = 5;
