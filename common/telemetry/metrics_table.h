@@ -27,6 +27,7 @@ enum class Metric {
   kRequestRetriesTotal,
   kRequestResumesTotal,
   kRateLimitedTotal,
+  kQueueRefusalsTotal,
   kWorkerRefusalsTotal,
   kRetryBudgetExhaustedTotal,
   // Load.
@@ -154,6 +155,8 @@ inline constexpr const char* kDrainCauses[] = {"refused", "handed_back", "time_o
 inline constexpr const char* kChoices[] = {"cached", "passed_over", "uncached", "other"};
 inline constexpr const char* kResumeOutcomes[] = {"continued", "diverged", "other"};
 inline constexpr const char* kRateLimitNames[] = {"requests", "tokens", "other"};
+inline constexpr const char* kQueueRefusals[] = {"full", "predicted", "waited", "gave_way",
+                                                 "other"};
 inline constexpr const char* kHttpRefusals[] = {"connections", "body_memory", "other"};
 // SpanFate of common/tracing/span.h.
 inline constexpr const char* kSpanFates[] = {"exported", "queue_full", "failed", "other"};
@@ -173,6 +176,7 @@ inline constexpr MetricLabel kDrainLabels[] = {{"cause", kDrainCauses}};
 inline constexpr MetricLabel kChoiceLabels[] = {{"prediction", kChoices}};
 inline constexpr MetricLabel kResumeLabels[] = {{"outcome", kResumeOutcomes}};
 inline constexpr MetricLabel kRateLimitLabels[] = {{"limit", kRateLimitNames}};
+inline constexpr MetricLabel kQueueRefusalLabels[] = {{"reason", kQueueRefusals}};
 inline constexpr MetricLabel kHttpRefusalLabels[] = {{"reason", kHttpRefusals}};
 inline constexpr const char* kPlanKinds[] = {"prefill", "decode", "mixed", "other"};
 inline constexpr MetricLabel kPlanLabels[] = {{"kind", kPlanKinds}};
@@ -263,6 +267,10 @@ inline constexpr MetricInfo kTable[] = {
     {Metric::kRateLimitedTotal, "baton_rate_limited_total", kCounter, "requests",
      "Requests refused because their tenant had used what it may in a minute, by the limit.", kR,
      kRateLimitLabels},
+    {Metric::kQueueRefusalsTotal, "baton_queue_refusals_total", kCounter, "requests",
+     "Requests that the router's queue refused: as many waited as may (full), they would wait for "
+     "too long (predicted) or have (waited), or another tenant took their place (gave_way).",
+     kR, kQueueRefusalLabels},
     {Metric::kWorkerRefusalsTotal, "baton_worker_refusals_total", kCounter, "refusals",
      "Attempts that a worker refused because its queue was full, by leg.", kR, kLegLabels},
     {Metric::kRetryBudgetExhaustedTotal, "baton_retry_budget_exhausted_total", kCounter, "retries",

@@ -267,6 +267,10 @@ DASHBOARDS = {
                         "DATA_LOSS."),
         panel("Requests beyond a tenant's limit within 5 minutes", "short",
               within("baton_rate_limited_total", "limit"), help_text="Clients saw 429 with Retry-After."),
+        panel("Requests that the router's queue refused within 5 minutes", "short",
+              within("baton_queue_refusals_total", "reason"),
+              help_text="full: --max-queued-requests. predicted, waited: --max-queue-ms. gave_way: another tenant had "
+                        "fewer in a full queue."),
         row("Drain"),
         states("Draining", "baton_draining", "no", "draining", colors=("green", "yellow"),
                help_text="Finishes what it has begun and takes nothing new."),

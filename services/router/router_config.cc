@@ -74,6 +74,7 @@ RouterConfig MakeRouterConfig(const v1::Options& options, const ModelConfig& mod
   config.lease_ms = options.lease_ms();
   config.log_requests = options.log_requests() != "off";
   config.hash_header = options.hash_header();
+  config.max_queue_ms = options.max_queue_ms();
   config.tenant_header = options.tenant_header();
   config.rate_limits = {options.tenant_requests_per_minute(), options.tenant_tokens_per_minute()};
   config.policy = ParsePolicy(options.load_balance_policy());

@@ -117,6 +117,13 @@ void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& w
           {"requests"});
   advance(Metric::kRateLimitedTotal, load.limited.tokens_total, last_.limited.tokens_total,
           {"tokens"});
+  const auto advance_queue = [&](int64_t total, int64_t before, const char* reason) {
+    advance(Metric::kQueueRefusalsTotal, total, before, {reason});
+  };
+  advance_queue(load.queue.full_total, last_.queue.full_total, "full");
+  advance_queue(load.queue.predicted_total, last_.queue.predicted_total, "predicted");
+  advance_queue(load.queue.waited_total, last_.queue.waited_total, "waited");
+  advance_queue(load.queue.gave_way_total, last_.queue.gave_way_total, "gave_way");
   const PredictionCounts& now = load.predictions;
   const PredictionCounts& before = last_.predictions;
   const Metric choices = Metric::kRouterChoicesTotal;

@@ -34,6 +34,7 @@ RouterLimits MakeLimits(const RouterConfig& config, uint64_t incarnation) {
   limits.seed = EntropySeed();
   limits.beat_us = config.lease_ms * 1000 / 4;
   limits.max_waiting = config.max_waiting;
+  limits.max_queue_us = config.max_queue_ms * 1000;
   limits.pairing_timeout_us = config.pairing_timeout_ms * 1000;
   limits.membership.pair_grace_us = limits.pairing_timeout_us;
   limits.max_requests = config.max_requests;

@@ -83,8 +83,10 @@ void RouterCore::State::Begin(Transaction& txn, Choice choice) {
   table.SetTimer(txn, txn.deadline_us);
   table.SetAttempt(txn, std::move(attempt));
   const Pair& begun = txn.attempt.pair;
-  txn.attempt.ungranted = pairing.Begin(begun, txn.read_tokens(), txn.new_tokens(),
-                                        txn.attempt.predicted.cached_tokens);
+  const int cached_tokens = txn.attempt.predicted.cached_tokens;
+  txn.attempt.ungranted = pairing.Begin(begun, txn.read_tokens(), txn.new_tokens(), cached_tokens);
+  // What is computed again later is not the tenant's doing.
+  if (txn.attempts == 1) waiting.Begin(txn.tenant, txn.prompt_tokens - cached_tokens);
   if (begun.colocated()) {
     return Emit(StartGeneration{txn.attempt.id, txn.call_id, begun.chain.stage0, begun.chain.stages,
                                 txn.deadline_us, txn.max_tokens, txn.attempt.drawn_tokens});
@@ -192,6 +194,7 @@ void RouterCore::State::TellPrompt(Transaction& txn, const std::vector<SampledTo
 void RouterCore::State::TellToken(Transaction& txn, const SampledToken& token) {
   ++txn.tokens;
   txn.last_token = token.token;
+  waiting.Serve(txn.tenant, FairQueue::kDrawnTokenWork);
   if (txn.phase == Phase::kPrefilling) BeginDecoding(txn);
   Emit(DeliverToken{txn.call_id, token});
 }
@@ -238,6 +241,7 @@ void RouterCore::State::LearnPrompt(Transaction& txn, int cached_tokens) {
   totals.predictions.predicted_tokens_total += attempt.predicted.cached_tokens;
   totals.predictions.cached_tokens_total += cached;
   pairing.Correct(attempt.pair, attempt.predicted, cached);
+  if (txn.attempts == 1) waiting.Serve(txn.tenant, attempt.predicted.cached_tokens - cached);
   pairing.LearnPrompt(attempt.pair, txn.read_tokens() - cached, attempt.prefill_us, now_us);
 }
 
@@ -347,7 +351,8 @@ void RouterCore::State::Remove(Transaction& txn) {
   // A request that has told nothing has cost its client nothing.
   const int64_t used = txn.tokens == 0 ? 0 : int64_t{txn.prompt_tokens} + txn.tokens;
   rates.GiveBack(txn.tenant, txn.charged_tokens - used, now_us);
-  waiting.erase(txn.turn);
+  waiting.Remove(txn.tenant, txn.turn);
+  Go(txn.tenant);
   table.Remove(txn.call_id);
 }
 

@@ -112,7 +112,7 @@ absl::Status RouterCore::State::CheckAdmissible(const CallSubmitted& event) {
     return absl::AlreadyExistsError(
         absl::StrCat("a request with the id ", event.request_id, " is running"));
   }
-  if (table.size() >= limits.max_requests) {
+  if (table.size() >= limits.max_requests && !GivesWayTo(event.tenant).has_value()) {
     Covered<"router: too many requests">();
     return Overloaded(absl::ResourceExhaustedError(absl::StrCat(
         "the router is serving ", table.size(), " requests, the most it takes; try again later")));
@@ -136,9 +136,7 @@ void RouterCore::State::On(const CallSubmitted& event) {
   }
   absl::StatusOr<Choice> choice = Choice();
   bool wait = !membership.HasReadyPair();
-  if (wait) {
-    if (absl::Status status = MayWait(); !status.ok()) return RefuseCall(event, status);
-  } else {
+  if (!wait) {
     const Ask ask = {event.prompt_tokens, event.max_tokens,  event.clip,
                      event.prefix,        event.routing_key, event.protocol_version};
     choice = pairing.Choose(membership.roster(), ask, nullptr);
@@ -146,14 +144,18 @@ void RouterCore::State::On(const CallSubmitted& event) {
     if (!choice.ok() && !wait) {
       return RefuseCall(event, WhyNone(choice.status(), event.protocol_version));
     }
-    if (absl::Status status = MayWaitForRoom(); wait && !status.ok()) {
-      return RefuseCall(event, status);
-    }
+  }
+  if (absl::Status status = wait ? MayQueue(event) : absl::OkStatus(); !status.ok()) {
+    return RefuseCall(event, status);
   }
   // Behind all other reasons to refuse it, so that none costs its tenant anything.
   const int64_t charged = event.prompt_tokens + (event.clip ? 0 : event.max_tokens);
   if (absl::Status status = rates.Take(event.tenant, charged, now_us); !status.ok()) {
     return RefuseCall(event, status);
+  }
+  const bool crowded = table.size() >= limits.max_requests;
+  if (crowded || (wait && table.CountOf(Phase::kWaiting) >= limits.max_waiting)) {
+    GiveWay(*GivesWayTo(event.tenant));
   }
   Transaction txn;
   txn.tenant = event.tenant;
@@ -170,6 +172,7 @@ void RouterCore::State::On(const CallSubmitted& event) {
   txn.deadline_us = event.deadline_us;
   txn.prompt_logprobs = event.prompt_logprobs;
   Transaction& added = table.Add(std::move(txn));
+  Come(event.tenant);
   if (wait) return Wait(added);
   Begin(added, *std::move(choice));
 }

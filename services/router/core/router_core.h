@@ -39,7 +39,9 @@ struct RouterLimits {
   uint64_t incarnation = 0;  // This router's. Its low half is the high half of attempt ids.
   int max_requests = 0;      // In flight; beyond: RESOURCE_EXHAUSTED.
   int max_waiting = 0;       // In flight without a pair or room; beyond: RESOURCE_EXHAUSTED.
-  uint64_t seed = 0;         // Seeds all random choices.
+  // How long a request may wait for room, also by what is predicted; 0: until its deadline.
+  int64_t max_queue_us = 0;
+  uint64_t seed = 0;  // Seeds all random choices.
   // How long a request waits for a pair while one is expected; 0: not at all. Also the grace of
   // MembershipOptions, which says when one is.
   int64_t pairing_timeout_us = 0;
@@ -258,6 +260,14 @@ struct ResumeCounts {
   int64_t diverged_total = 0;   // Another one.
 };
 
+// Requests that were refused since others waited.
+struct QueueCounts {
+  int64_t full_total = 0;       // As many waited as may.
+  int64_t predicted_total = 0;  // They would have waited for longer than they may,
+  int64_t waited_total = 0;     // or have.
+  int64_t gave_way_total = 0;   // To a tenant that had fewer in the queue.
+};
+
 // What the router predicted to be cached, and what was.
 struct PredictionCounts {
   int64_t uncached_total = 0;  // Choices, by ChoiceKind.
@@ -283,6 +293,7 @@ struct RouterLoad {
   DrainCounts drain;                    // Requests that drains ended.
   PredictionCounts predictions;
   RateLimitCounts limited;  // Refused, since their tenants had asked for too much.
+  QueueCounts queue;
 
   RetryCounts& RetriesOf(Role leg) {
     return leg == Role::kPrefill ? retries_prefill : retries_decode;

@@ -6,7 +6,7 @@
 #define SERVICES_ROUTER_CORE_ROUTER_STATE_H_
 
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/types/instance.h"
+#include "services/router/core/fair_queue.h"
+#include "services/router/core/learned_cost.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/pairing.h"
 #include "services/router/core/pause.h"
@@ -44,9 +46,11 @@ struct RouterCore::State {
       0;  // A pair is expected at least until then: this router stood still.
   int64_t next_pause_counts_from_us = 0;  // When the next pause may say so again.
   Watches watches;
-  uint64_t told_version = 0;         // View that the watches were told of.
-  std::map<Turn, uint64_t> waiting;  // Calls.
-  bool wait_for_room = false;        // All of them; else for a pair.
+  uint64_t told_version = 0;  // View that the watches were told of.
+  FairQueue waiting;
+  bool wait_for_room = false;  // All that wait; else for a pair.
+  int64_t left_us = 0;         // When a request left the queue, or the queue began.
+  RecentMean leave_every_us;
   uint64_t admitted = 0;
   uint64_t attempts_made = 0;
   uint64_t served = 0;  // First tokens, which show that workers serve.
@@ -100,6 +104,11 @@ struct RouterCore::State {
 
   // waiting.cc
   absl::Status CheckWaiting() const;
+  void Come(const std::string& tenant);
+  void Go(const std::string& tenant);
+  std::optional<uint64_t> GivesWayTo(const std::string& tenant) const;
+  void GiveWay(uint64_t call_id);
+  absl::Status MayQueue(const CallSubmitted& event);
   absl::Status NoPair(const std::string& what_happened) const;
   absl::Status MayWait() const;
   void Wait(Transaction& txn);

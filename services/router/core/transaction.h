@@ -70,6 +70,7 @@ struct Transaction {
   int64_t charged_tokens = 0;  // Taken from the tenant's.
   int64_t deadline_us = kNeverUs;
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
+  int64_t waits_from_us = 0;
   Phase phase = Phase::kWaiting;
   int attempts = 0;
   int handed_back = 0;     // Attempts returned by draining workers: no failures.

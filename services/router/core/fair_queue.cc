@@ -1,0 +1,109 @@
+#include "services/router/core/fair_queue.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "common/base/check.h"
+
+namespace baton::router {
+
+void FairQueue::Come(const std::string& tenant) {
+  auto known = shares_.find(tenant);
+  if (known == shares_.end()) {
+    if (shares_.size() >= kMostTenants + present_) ForgetAbsent();
+    known = shares_.try_emplace(tenant).first;
+    known->second.tenant = known->first;
+    known->second.served = average_;
+  }
+  present_ += known->second.present++ == 0 ? 1 : 0;
+}
+
+void FairQueue::Go(const std::string& tenant) {
+  Share& share = shares_.at(tenant);
+  BATON_CHECK(share.present > 0) << "tenant " << tenant << " has no request here";
+  present_ -= --share.present == 0 ? 1 : 0;
+}
+
+// What they were served beyond the average is forgotten too.
+void FairQueue::ForgetAbsent() {
+  std::erase_if(shares_, [](const auto& entry) { return entry.second.present == 0; });
+}
+
+void FairQueue::Add(const std::string& tenant, Turn turn, uint64_t call_id) {
+  Share& share = shares_.at(tenant);
+  if (share.waiting.empty()) {
+    share.served = std::max(share.served, begun_at_);
+    order_.insert(PlaceOf(share));
+  }
+  const bool added = share.waiting.emplace(turn, call_id).second;
+  BATON_CHECK(added) << "call " << call_id << " waits in a turn that another has";
+  ++size_;
+}
+
+void FairQueue::Remove(const std::string& tenant, Turn turn) {
+  const auto known = shares_.find(tenant);
+  if (known == shares_.end() || known->second.waiting.erase(turn) == 0) return;
+  --size_;
+  if (known->second.waiting.empty()) order_.erase(PlaceOf(known->second));
+}
+
+void FairQueue::Set(Share& share, double served) {
+  const bool waits = !share.waiting.empty();
+  if (waits) order_.erase(PlaceOf(share));
+  share.served = served;
+  share.last = ++services_;
+  if (waits) order_.insert(PlaceOf(share));
+}
+
+void FairQueue::Begin(const std::string& tenant, int64_t work) {
+  Share& share = shares_.at(tenant);
+  begun_at_ = std::max(begun_at_, share.served);
+  average_ = std::max(average_, begun_at_);
+  if (share.served < begun_at_) Set(share, begun_at_);
+  Serve(tenant, work);
+}
+
+void FairQueue::Serve(const std::string& tenant, int64_t work) {
+  Share& share = shares_.at(tenant);
+  BATON_CHECK(share.present > 0) << "tenant " << tenant << " has no request here";
+  Set(share, share.served + static_cast<double>(work));
+  average_ += static_cast<double>(work) / static_cast<double>(present_);
+}
+
+size_t FairQueue::CountOf(const std::string& tenant) const {
+  const auto known = shares_.find(tenant);
+  return known == shares_.end() ? 0 : known->second.waiting.size();
+}
+
+size_t FairQueue::CountAhead(const std::string& tenant) const {
+  const size_t own = CountOf(tenant);
+  size_t ahead = 0;
+  for (const Place& place : order_) {
+    const Share* share = std::get<const Share*>(place);
+    ahead += share->tenant == tenant ? own : std::min(share->waiting.size(), own + 1);
+  }
+  return ahead;
+}
+
+std::optional<uint64_t> FairQueue::GivesWayTo(const std::string& tenant) const {
+  const Share* longest = nullptr;
+  for (const Place& place : order_) {
+    const Share* share = std::get<const Share*>(place);
+    if (longest == nullptr || share->waiting.size() > longest->waiting.size()) longest = share;
+  }
+  if (longest == nullptr || longest->waiting.size() < CountOf(tenant) + 2) return std::nullopt;
+  return std::prev(longest->waiting.end())->second;
+}
+
+std::vector<uint64_t> FairQueue::All() const {
+  std::vector<uint64_t> calls;
+  calls.reserve(size_);
+  for (const Place& place : order_) {
+    for (const auto& [turn, call_id] : std::get<const Share*>(place)->waiting) {
+      calls.push_back(call_id);
+    }
+  }
+  return calls;
+}
+
+}  // namespace baton::router

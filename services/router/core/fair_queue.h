@@ -1,0 +1,98 @@
+// Requests that wait, and whose is next: of the tenants that wait the one that has been served the
+// least, and of its requests the first in turn. Plain data of RouterCore.
+//
+// Each tenant has a count of the work that it was served, in tokens (kDrawnTokenWork). One that
+// comes again is lifted to the count at which a request was begun last: silence saves nothing up.
+// One that is not known begins at the average, which grows with all work, so that tenants are not
+// overtaken by new ones for ever.
+//
+// Sources: start-time fair queueing (Goyal, Vin, Cheng 1996); the virtual token counter of
+// "Fairness in Serving Large Language Models" (Sheng et al. 2024). Rejected: deficit round robin,
+// which has to know what an answer costs before it begins.
+#ifndef SERVICES_ROUTER_CORE_FAIR_QUEUE_H_
+#define SERVICES_ROUTER_CORE_FAIR_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "common/types/turn.h"
+
+namespace baton::router {
+
+class FairQueue {
+ public:
+  FairQueue() = default;
+  FairQueue(FairQueue&&) = default;  // Of places, which point at shares, there is no copy.
+  FairQueue& operator=(FairQueue&&) = default;
+
+  // A token of an answer, in tokens of a prompt.
+  static constexpr int64_t kDrawnTokenWork = 2;
+  // So many tenants that have no request here are remembered.
+  static constexpr size_t kMostTenants = 65'536;
+
+  // Requests of the tenant that are here, waiting or not.
+  void Come(const std::string& tenant);
+  void Go(const std::string& tenant);
+  // Whether requests of several tenants are here.
+  bool contended() const { return present_ > 1; }
+
+  // The tenant has a request here.
+  void Add(const std::string& tenant, Turn turn, uint64_t call_id);
+  void Remove(const std::string& tenant, Turn turn);  // Nothing if it does not wait.
+  // One of its requests is begun, and is to be served so much work;
+  void Begin(const std::string& tenant, int64_t work);
+  // it is served more, or, below zero, was not served it after all.
+  void Serve(const std::string& tenant, int64_t work);
+
+  bool empty() const { return size_ == 0; }
+  size_t size() const { return size_; }
+  // Not empty.
+  uint64_t First() const {
+    return std::get<const Share*>(*order_.begin())->waiting.begin()->second;
+  }
+  // Requests that would be served before one that the tenant adds behind its own.
+  size_t CountAhead(const std::string& tenant) const;
+  // The last request of the tenant that has most waiting, if it is to give up its place to one of
+  // `tenant`, which has fewer by two at least.
+  std::optional<uint64_t> GivesWayTo(const std::string& tenant) const;
+  // Tenant by tenant.
+  std::vector<uint64_t> All() const;
+  size_t CountOf(const std::string& tenant) const;  // Those of it that wait.
+  size_t remembered() const { return shares_.size(); }
+
+ private:
+  struct Share {
+    std::string_view tenant;  // The key.
+    double served = 0;
+    uint64_t last = 0;  // Among those served alike the one that was served longest ago.
+    int64_t present = 0;
+    std::map<Turn, uint64_t> waiting;  // Calls.
+  };
+  using Place = std::tuple<double, uint64_t, std::string_view, const Share*>;
+
+  static Place PlaceOf(const Share& share) {
+    return {share.served, share.last, share.tenant, &share};
+  }
+  void ForgetAbsent();
+  void Set(Share& share, double served);
+
+  std::unordered_map<std::string, Share> shares_;
+  std::set<Place> order_;  // Tenants that wait.
+  size_t size_ = 0;
+  size_t present_ = 0;   // Tenants with requests here.
+  double begun_at_ = 0;  // The tenant's count when a request was begun last.
+  double average_ = 0;
+  uint64_t services_ = 0;
+};
+
+}  // namespace baton::router
+
+#endif  // SERVICES_ROUTER_CORE_FAIR_QUEUE_H_
