@@ -1,4 +1,4 @@
-"""The router's choice: what it takes, and what it gains; and texts whose workers die.
+"""The router's choice: what it takes, and what it gains; texts whose workers die; tenants that share a cluster.
 
 choice_us, choice_growth, heartbeat_us: the core's times at 10,000 workers, and over 64 (router_bench.cc).
 cost_gain_*: `baton simulate` of a trace in the form of Mooncake's, whose prompts share system prompts and grow turn by
@@ -6,6 +6,7 @@ turn: the mean time to first token of --load-balance-policy cost over that of an
 resume_*: real processes, models/austen: 50 streams, one text after the other's end, while 100 times one of three decode
 services is killed and started again, after 50 ends of texts each. failed: requests that ended with an error; wrong:
 that were told another text than without kills; resumes: how often a text went on elsewhere.
+fairness: what another tenant's flood costs (fairness.py): the 99th percentile of times to first token over that alone.
 """
 
 import concurrent.futures
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 
+from fairness import measure_fairness
 from simulation import PROFILES, ROOT, first_token_us, simulate
 
 sys.path.insert(0, str(ROOT / "tools" / "cluster"))
@@ -109,6 +111,7 @@ def main():
     for policy in POLICIES[1:]:
         flat[f"cost_gain_{policy}"] = round(means["cost"] / means[policy], 3)
     measure_resumes(flat)
+    measure_fairness(flat)
     print(json.dumps(flat))
     return 0
 

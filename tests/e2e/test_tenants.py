@@ -1,5 +1,7 @@
 """Limits of tenants: what one has used up is refused with a time to come back, and costs no other anything."""
 
+import concurrent.futures
+
 import grpc
 import pytest
 
@@ -85,3 +87,45 @@ def test_keys_are_tenants_where_no_header_names_them(tiny_model, tmp_path):
         assert ask(Authorization="Bearer beta") == 200
         assert ask(Authorization="Bearer gamma") == 401
         assert "alpha" not in cluster.processes["router"].log()
+
+
+SLOW = ["--failpoints", "prefill.compute=delay:20"]
+SHAPES = pytest.mark.parametrize("shape", [COLOCATED, {"stages": 1}], ids=["colocated", "disaggregated"])
+
+
+@SHAPES
+def test_a_flood_does_not_keep_another_tenant_waiting(tiny_model, tmp_path, shape):
+    """Each prompt takes several plans. What the flood has in the queue is served in turns with the other's one."""
+    with clusters.Cluster(tiny_model, tmp_path, router_flags=["--served-model-name", "tiny"],
+                          prefill_flags=[*SLOW, "--chunked-prefill-size", 32],
+                          colocated_flags=[*SLOW, "--chunked-prefill-size", 32], **shape) as cluster, \
+            concurrent.futures.ThreadPoolExecutor(40) as pool:
+        def ask(number, tenant):
+            status, answer = complete(cluster, body={"prompt": [number] * 300}, X_Tenant=tenant)
+            assert status == 200, answer
+        ask(1, "flood")
+        flood = [pool.submit(ask, 100 + number, "flood") for number in range(40)]
+        clusters.wait_until(lambda: sum(call.done() for call in flood) >= 2, 30, "the flood to be served")
+        ask(2, "quiet")
+        # The chain has been given what came before the other tenant.
+        before = sum(call.done() for call in flood)
+        ask(3, "quiet")
+        between = sum(call.done() for call in flood) - before
+        for call in flood:
+            call.result()
+        assert between <= 8, f"{between} of the flood were served before one of another tenant"
+
+
+def test_what_would_wait_for_too_long_is_refused(tiny_model, tmp_path):
+    slow = [*SLOW, "--chunked-prefill-size", 32, "--max-running-requests", 1]
+    with clusters.Cluster(tiny_model, tmp_path, router_flags=["--served-model-name", "tiny", "--max-queue-ms", 300],
+                          colocated_flags=slow, **COLOCATED) as cluster, \
+            concurrent.futures.ThreadPoolExecutor(24) as pool:
+        def ask(number):
+            return complete(cluster, body={"prompt": [number] * 300})
+        answers = [call.result() for call in [pool.submit(ask, number) for number in range(24)]]
+        statuses = [status for status, _ in answers]
+        assert set(statuses) == {200, 429}, statuses
+        refused = next(answer for status, answer in answers if status == 429)
+        assert "--max-queue-ms" in refused["error"]["message"], refused
+        assert cluster.metric("router", "baton_queue_refusals_total") == statuses.count(429)
