@@ -106,9 +106,9 @@ std::string ForeignMarkdown() {
 
 const std::vector<Command>& AllCommands() {
   static const auto* const kAll = new std::vector<Command>{
-      Command::kServe,     Command::kUp,       Command::kRouter,   Command::kWorker,
-      Command::kValidate,  Command::kDrain,    Command::kSimulate, Command::kTrace,
-      Command::kModelInfo, Command::kModelMake};
+      Command::kServe,    Command::kUp,        Command::kRouter,   Command::kWorker,
+      Command::kValidate, Command::kDrain,     Command::kSimulate, Command::kTrace,
+      Command::kReplay,   Command::kModelInfo, Command::kModelMake};
   return *kAll;
 }
 
@@ -134,6 +134,8 @@ const char* CommandName(Command command) {
       return "simulate";
     case Command::kTrace:
       return "trace";
+    case Command::kReplay:
+      return "replay";
   }
   return "";
 }
@@ -162,6 +164,8 @@ const char* CommandSummary(Command command) {
              "queues";
     case Command::kTrace:
       return "a picture of what prefill stages computed when, from the spans of a real run";
+    case Command::kReplay:
+      return "what a router went by when it chose workers, and what another policy would have done";
   }
   return "";
 }

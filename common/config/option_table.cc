@@ -193,6 +193,8 @@ bool AppliesTo(const Option& option, Command command) {
       return AppliesTo(option, v1::OptionSpec::SIMULATE);
     case Command::kTrace:
       return AppliesTo(option, v1::OptionSpec::TRACE);
+    case Command::kReplay:
+      return AppliesTo(option, v1::OptionSpec::REPLAY);
   }
   return false;
 }

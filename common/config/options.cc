@@ -40,6 +40,8 @@ Role FixedRole(Command command) {
       return v1::OptionSpec::SIMULATE;
     case Command::kTrace:
       return v1::OptionSpec::TRACE;
+    case Command::kReplay:
+      return v1::OptionSpec::REPLAY;
   }
   return v1::OptionSpec::ROLE_UNSPECIFIED;
 }

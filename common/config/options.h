@@ -37,6 +37,7 @@ enum class Command {
   kDrain,
   kSimulate,
   kTrace,
+  kReplay,
 };
 
 // In the order in which they are shown.
@@ -51,8 +52,8 @@ const char* CommandSummary(Command command);
 // The part a process plays; a worker's comes from --disaggregation-mode.
 using Role = v1::OptionSpec::Role;
 
-// "router", "prefill", "decode", "colocated", "up", "validate", "model", "drain", "simulate" or
-// "trace".
+// "router", "prefill", "decode", "colocated", "up", "validate", "model", "drain", "simulate",
+// "trace" or "replay".
 std::string RoleName(Role role);
 
 struct OptionInput {

@@ -226,6 +226,12 @@ absl::Status CheckTrace(const v1::Options& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckReplay(const v1::Options& options) {
+  if (!options.decision_log().empty()) return absl::OkStatus();
+  return InvalidField("decision_log",
+                      "required: what a router wrote with this option (--decision-log FILE)");
+}
+
 absl::Status CheckPolicy(const v1::Options& options) {
   const std::string& policy = options.schedule_policy();
   const bool by_prefix = policy == "lpm" || policy == "dfs-weight";
@@ -258,6 +264,7 @@ absl::Status Validate(Command command, const v1::Options& options) {
   if (command == Command::kDrain) return CheckDrain(options);
   if (command == Command::kSimulate) return CheckSimulated(options);
   if (command == Command::kTrace) return CheckTrace(options);
+  if (command == Command::kReplay) return CheckReplay(options);
   BATON_RETURN_IF_ERROR(CheckModel(command, options));
   if (command == Command::kModelInfo) return absl::OkStatus();
   BATON_RETURN_IF_ERROR(CheckColocated(options));

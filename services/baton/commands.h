@@ -27,6 +27,7 @@ int RunValidateCommand(const config::ParsedOptions& options);
 int RunDrainCommand(const config::ParsedOptions& options);
 int RunSimulateCommand(const config::ParsedOptions& options);
 int RunTraceCommand(const config::ParsedOptions& options);
+int RunReplayCommand(const config::ParsedOptions& options);
 int RunModelInfoCommand(const config::ParsedOptions& options);
 int RunModelMakeCommand(const config::ParsedOptions& options);
 

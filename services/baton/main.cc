@@ -53,6 +53,7 @@ std::optional<Chosen> Choose(int argc, char** argv) {
   if (name == "drain") return Chosen{config::Command::kDrain, 2};
   if (name == "simulate") return Chosen{config::Command::kSimulate, 2};
   if (name == "trace") return Chosen{config::Command::kTrace, 2};
+  if (name == "replay") return Chosen{config::Command::kReplay, 2};
   if (name != "model" || argc < 3) return std::nullopt;
   if (std::strcmp(argv[2], "info") == 0) return Chosen{config::Command::kModelInfo, 3};
   if (std::strcmp(argv[2], "make") == 0) return Chosen{config::Command::kModelMake, 3};
@@ -77,6 +78,8 @@ int Run(const config::ParsedOptions& options, const char* self) {
       return RunSimulateCommand(options);
     case config::Command::kTrace:
       return RunTraceCommand(options);
+    case config::Command::kReplay:
+      return RunReplayCommand(options);
     case config::Command::kModelInfo:
       return RunModelInfoCommand(options);
     case config::Command::kModelMake:

@@ -15,6 +15,7 @@
 #include "proto/baton/v1/config.pb.h"
 #include "services/router/core/rate_limits.h"
 #include "services/router/core/router_core.h"
+#include "services/router/decision_log.h"
 
 namespace baton::router {
 
@@ -57,9 +58,10 @@ struct RouterConfig {
   int64_t lease_ms = 2000;
   bool log_requests = true;
   Policy policy = Policy::kCost;
-  std::string hash_header;       // Has requests' routing keys; empty: none.
-  std::string tenant_header;     // Names requests' tenants; empty: none.
-  RateLimitOptions rate_limits;  // Each tenant's.
+  std::shared_ptr<DecisionLog> decision_log;  // Null: none.
+  std::string hash_header;                    // Has requests' routing keys; empty: none.
+  std::string tenant_header;                  // Names requests' tenants; empty: none.
+  RateLimitOptions rate_limits;               // Each tenant's.
 };
 
 // From the process's options and its model's config.json.

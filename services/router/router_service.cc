@@ -99,6 +99,10 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::FromOptions(
         config.end_ids, EndIdsWithoutGenerationConfig(options.model_path(), directory, *tokenizer));
     config.eos_token_ids = config.end_ids;
   }
+  if (!options.decision_log().empty()) {
+    BATON_ASSIGN_OR_RETURN(config.decision_log,
+                           DecisionLog::Open(options.decision_log(), config.policy));
+  }
   config.cluster_security = std::move(security);
   return Start(std::move(config), std::move(tokenizer), std::move(chat_template));
 }

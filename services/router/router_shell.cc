@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
@@ -41,6 +43,7 @@ RouterLimits MakeLimits(const RouterConfig& config, uint64_t incarnation) {
   limits.max_resumes = config.max_resumes;
   limits.rate_limits = config.rate_limits;
   limits.policy = config.policy;
+  limits.tells_decisions = config.decision_log != nullptr;
   limits.membership.lease_us = config.lease_ms * 1000;
   return limits;
 }
@@ -330,6 +333,10 @@ void RouterShell::Perform(FinishCall& action) {
                     "the workers whose KV caches could hold the request are not ready: ",
                     core_.membership().WhatIsMissing(), "; send it again")),
                 "router", "");
+  }
+  if (config_.decision_log != nullptr) {
+    config_.decision_log->Write(request.request_id, action, NowUs(),
+                                absl::ToUnixMillis(absl::Now()));
   }
   traffic_.LogEnd(session->Finish(action, NowUs()));
   EndSession(action.call_id);

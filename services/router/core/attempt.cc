@@ -65,6 +65,9 @@ void RouterCore::State::Begin(Transaction& txn, Choice choice) {
   attempt.id = (limits.incarnation << 32) | (attempts_made & 0xffffffffU);
   attempt.pair = std::move(choice.pair);
   CountChoice(choice.kind);
+  if (choice.considered != nullptr) {
+    txn.decisions.push_back({txn.attempts, std::move(choice.considered), now_us});
+  }
   txn.max_tokens = txn.asked_tokens;
   if (txn.clip) {
     const int64_t room = OutputRoom(attempt.pair, txn.prompt_tokens);
@@ -162,6 +165,7 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   ++(handed_back ? counts.drain_total : counts.failure_total);
   txn.failed = std::move(failed);
   txn.failure = status;
+  if (!txn.decisions.empty()) txn.decisions.back().failure = std::string(status.message());
   if (other.ok()) {
     Begin(txn, *std::move(other));
   } else {
@@ -207,6 +211,7 @@ void RouterCore::State::BeginDecoding(Transaction& txn) {
   Attempt& attempt = txn.attempt;
   const Pair& pair = attempt.pair;
   attempt.first_token_us = now_us;
+  if (!txn.decisions.empty()) txn.decisions.back().ttft_us = now_us - attempt.begun_us;
   pairing.LearnExposed(pair, attempt.through_us == 0 ? 0 : now_us - attempt.through_us);
   membership.Served(pair.decode);
   for (const InstanceRef& follower : pair.followers) membership.Served(follower);
@@ -241,6 +246,7 @@ void RouterCore::State::LearnPrompt(Transaction& txn, int cached_tokens) {
   totals.predictions.predicted_tokens_total += attempt.predicted.cached_tokens;
   totals.predictions.cached_tokens_total += cached;
   pairing.Correct(attempt.pair, attempt.predicted, cached);
+  if (!txn.decisions.empty()) txn.decisions.back().cached_tokens = cached;
   if (txn.attempts == 1) waiting.Serve(txn.tenant, attempt.predicted.cached_tokens - cached);
   pairing.LearnPrompt(attempt.pair, txn.read_tokens() - cached, attempt.prefill_us, now_us);
 }
@@ -342,6 +348,7 @@ void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> ou
   finish.resumes = txn.resumes;
   finish.chain_id = txn.attempt.pair.chain.chain_id;
   finish.decode_instance = txn.attempt.pair.decode.id;
+  finish.decisions = std::move(txn.decisions);
   Remove(txn);
   Emit(std::move(finish));
 }

@@ -277,6 +277,23 @@ absl::Status Pairing::Sweep(const Roster& roster, const Ask& ask, const FailedPa
       "all workers that could take the request have as much as they take"));
 }
 
+std::shared_ptr<const Considered> Pairing::WhatWasConsidered(const Roster& roster,
+                                                             const Asked& asked,
+                                                             size_t picked) const {
+  auto considered = std::make_shared<Considered>();
+  considered->asked = asked;
+  considered->candidates = candidates_;
+  considered->picked = picked;
+  for (const Candidate& candidate : candidates_) {
+    const Pair& chain = roster.chains.At(candidate.chain)->pair;
+    const bool alone = chains_[candidate.chain].limits.colocated;
+    const InstanceRef& decode =
+        alone ? chain.decode : roster.decodes.At(candidate.decode)->pair.decode;
+    considered->names.emplace_back(chain.chain.chain_id, decode.id);
+  }
+  return considered;
+}
+
 absl::StatusOr<Choice> Pairing::Choose(Roster& roster, const Ask& ask, const FailedPair* failed) {
   Follow(roster);
   candidates_.clear();
@@ -287,7 +304,8 @@ absl::StatusOr<Choice> Pairing::Choose(Roster& roster, const Ask& ask, const Fai
   }
   const Asked asked = {ask.prompt_tokens, ask.key() != 0,
                        policy_ == Policy::kLengthBuckets ? LengthPlace(ask.prompt_tokens) : 0};
-  const Candidate& best = candidates_[Pick(policy_, candidates_, asked, random_)];
+  const size_t picked = Pick(policy_, candidates_, asked, random_);
+  const Candidate& best = candidates_[picked];
   const Side& chain = *roster.chains.At(best.chain);
   const bool alone = chains_[best.chain].limits.colocated;
   const Side& decode = alone ? chain : *roster.decodes.At(best.decode);
@@ -302,6 +320,7 @@ absl::StatusOr<Choice> Pairing::Choose(Roster& roster, const Ask& ask, const Fai
     choice.kind = best.cached_tokens == most_cached ? ChoiceKind::kCached : ChoiceKind::kPassedOver;
   }
   choice.pair = alone ? chain.pair : Join(chain, decode);
+  if (keeps_considered_) choice.considered = WhatWasConsidered(roster, asked, picked);
   return choice;
 }
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -66,9 +67,18 @@ enum class ChoiceKind {
   kPassedOver,  // Another has.
 };
 
+// All that a choice went by.
+struct Considered {
+  Asked asked;
+  std::vector<Candidate> candidates;
+  std::vector<std::pair<std::string, std::string>> names;  // Of chain and decode, of each.
+  size_t picked = 0;
+};
+
 struct Choice {
   Pair pair;
   ChoiceKind kind = ChoiceKind::kUncached;
+  std::shared_ptr<const Considered> considered = nullptr;  // If Pairing was told to keep it.
 };
 
 // What a prompt finds on the chain that it was given to.
@@ -121,6 +131,9 @@ class Pairing {
   void LearnExposed(const Pair& pair, int64_t exposed_us);
   // The answer took so long, and so long a token.
   void LearnAnswer(const Pair& pair, int64_t held_us, int64_t token_us);
+
+  // Choices tell all that they went by.
+  void KeepConsidered() { keeps_considered_ = true; }
 
   // Requests of several tenants are here: each chain is given work for kSharedQueueUs, so that the
   // rest waits in the router, whose queue is fair.
@@ -254,6 +267,8 @@ class Pairing {
                                         const FailedPair* failed);
   // The chain has a part of `prefix` at most.
   void LookAtPrompt(Half& chain, const Ask& ask, std::span<const uint64_t> prefix) const;
+  std::shared_ptr<const Considered> WhatWasConsidered(const Roster& roster, const Asked& asked,
+                                                      size_t picked) const;
   void AddCandidate(const Half& chain, const Half& decode, const Ask& ask,
                     const FailedPair* failed);
   // no_choice.cc: why no pair is for the request.
@@ -300,6 +315,7 @@ class Pairing {
   int64_t next_us_ = kNeverUs;  // No limit changes before.
   uint64_t changes_ = 0;
   bool shared_ = false;
+  bool keeps_considered_ = false;
 };
 
 }  // namespace baton::router

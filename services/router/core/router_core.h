@@ -29,6 +29,7 @@
 #include "common/types/ticket.h"
 #include "services/router/core/learned_limit.h"
 #include "services/router/core/membership.h"
+#include "services/router/core/pairing.h"
 #include "services/router/core/policies/policy.h"
 #include "services/router/core/rate_limits.h"
 #include "services/router/core/retry_budget.h"
@@ -59,6 +60,7 @@ struct RouterLimits {
   // of a lease. 0: it does not.
   int64_t beat_us = 0;
   Policy policy = Policy::kCost;
+  bool tells_decisions = false;
   MembershipOptions membership;
 };
 
@@ -234,13 +236,23 @@ struct DeliverToken {
   uint64_t call_id = 0;
   SampledToken token;
 };
+// One attempt's choice, and what came of it.
+struct Decision {
+  int attempt = 0;  // From 1.
+  std::shared_ptr<const Considered> considered;
+  int64_t begun_us = 0;
+  int64_t ttft_us = -1;    // From then to its first token; -1: none came.
+  int cached_tokens = -1;  // Of the prompt, as its chain told; -1: it did not.
+  std::string failure;     // Why it ended, if another one followed.
+};
 struct FinishCall {
   uint64_t call_id = 0;
   absl::StatusOr<FinishReason> outcome;  // An error carries leg and instance.
   int attempts = 0;
-  int resumes = 0;              // Those of the attempts that began after the first token.
-  std::string chain_id;         // The last attempt's; empty if none was paired.
-  std::string decode_instance;  // Stage 0 of a colocated chain.
+  int resumes = 0;                  // Those of the attempts that began after the first token.
+  std::string chain_id;             // The last attempt's; empty if none was paired.
+  std::string decode_instance;      // Stage 0 of a colocated chain.
+  std::vector<Decision> decisions;  // With `tells_decisions`: of all attempts.
 };
 using Action = std::variant<ReplyRegister, ReplyHeartbeat, NotifyWatch, EndWatch, ReplyDrain,
                             ReplyAbort, Reserve, OpenStream, StartPrefill, StartGeneration,

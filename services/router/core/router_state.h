@@ -33,7 +33,9 @@ struct RouterCore::State {
         pairing(limits.policy, limits.seed, limits.overload_backoff),
         budget(limits.retry_budget),
         rates(limits.rate_limits),
-        pause(limits.beat_us) {}
+        pause(limits.beat_us) {
+    if (limits.tells_decisions) pairing.KeepConsidered();
+  }
 
   RouterLimits limits;
   Membership membership;

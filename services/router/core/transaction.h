@@ -88,6 +88,7 @@ struct Transaction {
   // Pair of the last attempt that failed before this one, and its error.
   std::optional<FailedPair> failed;
   absl::Status failure;
+  std::vector<Decision> decisions;  // With RouterLimits::tells_decisions.
 
   // For the next attempt: what has been told is read, but for the last token, which is drawn again.
   int drawn_tokens() const { return std::max(tokens - 1, 0); }

@@ -26,6 +26,13 @@ Policy ParsePolicy(const std::string& name) {
   return found == std::end(kNames) ? Policy::kCost : found->second;
 }
 
+const char* PolicyName(Policy policy) {
+  const auto* const found =
+      std::find_if(std::begin(kNames), std::end(kNames),
+                   [policy](const auto& row) { return row.second == policy; });
+  return found->first;
+}
+
 size_t Pick(Policy policy, std::span<const Candidate> candidates, const Asked& asked,
             Random& random) {
   switch (policy) {

@@ -27,6 +27,8 @@ enum class Policy {
 // As --load-balance-policy has it, whose values were checked.
 Policy ParsePolicy(const std::string& name);
 
+const char* PolicyName(Policy policy);
+
 // One pair that has room for the request.
 struct Candidate {
   size_t chain = 0;   // Slots of the roster.
