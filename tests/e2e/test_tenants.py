@@ -89,7 +89,7 @@ def test_keys_are_tenants_where_no_header_names_them(tiny_model, tmp_path):
         assert "alpha" not in cluster.processes["router"].log()
 
 
-SLOW = ["--failpoints", "prefill.compute=delay:20"]
+SLOW = ["--failpoints", "prefill.compute=delay:20", "--page-size", 16, "--chunked-prefill-size", 32]
 SHAPES = pytest.mark.parametrize("shape", [COLOCATED, {"stages": 1}], ids=["colocated", "disaggregated"])
 
 
@@ -97,8 +97,8 @@ SHAPES = pytest.mark.parametrize("shape", [COLOCATED, {"stages": 1}], ids=["colo
 def test_a_flood_does_not_keep_another_tenant_waiting(tiny_model, tmp_path, shape):
     """Each prompt takes several plans. What the flood has in the queue is served in turns with the other's one."""
     with clusters.Cluster(tiny_model, tmp_path, router_flags=["--served-model-name", "tiny"],
-                          prefill_flags=[*SLOW, "--chunked-prefill-size", 32],
-                          colocated_flags=[*SLOW, "--chunked-prefill-size", 32], **shape) as cluster, \
+                          prefill_flags=SLOW, decode_flags=["--page-size", 16],
+                          colocated_flags=SLOW, **shape) as cluster, \
             concurrent.futures.ThreadPoolExecutor(40) as pool:
         def ask(number, tenant):
             status, answer = complete(cluster, body={"prompt": [number] * 300}, X_Tenant=tenant)
@@ -117,7 +117,7 @@ def test_a_flood_does_not_keep_another_tenant_waiting(tiny_model, tmp_path, shap
 
 
 def test_what_would_wait_for_too_long_is_refused(tiny_model, tmp_path):
-    slow = [*SLOW, "--chunked-prefill-size", 32, "--max-running-requests", 1]
+    slow = [*SLOW, "--max-running-requests", 1]
     with clusters.Cluster(tiny_model, tmp_path, router_flags=["--served-model-name", "tiny", "--max-queue-ms", 300],
                           colocated_flags=slow, **COLOCATED) as cluster, \
             concurrent.futures.ThreadPoolExecutor(24) as pool:
