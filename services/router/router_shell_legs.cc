@@ -10,10 +10,15 @@ namespace baton::router {
 namespace {
 
 LegRequest LegRequestOf(const Session& session, int drawn_tokens,
-                        const tracing::TraceContext& trace) {
+                        const tracing::TraceContext& trace, int64_t head_start_us = 0) {
   const SessionRequest& request = session.request();
-  return {session.ToRead(drawn_tokens), drawn_tokens,     request.sampling,
-          request.cache_salt,           request.priority, trace};
+  return {session.ToRead(drawn_tokens),
+          drawn_tokens,
+          request.sampling,
+          request.cache_salt,
+          request.priority,
+          head_start_us,
+          trace};
 }
 
 }  // namespace
@@ -49,7 +54,8 @@ void RouterShell::Perform(StartPrefill& action) {
   Session* session = SessionOf(action.call_id);
   if (session == nullptr) return;
   const tracing::TraceContext trace = session->trace().BeginPrefill(NowUs());
-  const LegRequest request = LegRequestOf(*session, action.drawn_tokens, trace);
+  const LegRequest request =
+      LegRequestOf(*session, action.drawn_tokens, trace, action.head_start_us);
   traffic_.CountPrompt(static_cast<int64_t>(request.prompt_ids.size()));
   legs_->StartPrefill(action, request);
 }
@@ -59,7 +65,8 @@ void RouterShell::Perform(StartGeneration& action) {
   Session* session = BeginAttempt(action.call_id, action.attempt_id, action.max_tokens, now_us);
   if (session == nullptr) return;
   const tracing::TraceContext trace = session->trace().BeginGeneration(action, now_us);
-  const LegRequest request = LegRequestOf(*session, action.drawn_tokens, trace);
+  const LegRequest request =
+      LegRequestOf(*session, action.drawn_tokens, trace, action.head_start_us);
   traffic_.CountPrompt(static_cast<int64_t>(request.prompt_ids.size()));
   legs_->StartGeneration(action, request);
 }

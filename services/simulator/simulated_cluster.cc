@@ -172,6 +172,7 @@ void SimulatedCluster::Perform(const router::StartPrefill& action) {
   }
   start.ticket = action.ticket;
   start.deadline_us = action.deadline_us;
+  start.head_start_us = action.head_start_us;
   time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Start(start); });
 }
 

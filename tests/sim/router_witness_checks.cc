@@ -93,7 +93,8 @@ void RouterWitness::See(const router::StartPrefill& action) {
   if (request == nullptr || !std::exchange(start_due_, false) ||
       ticket_->attempt_id != action.attempt_id || action.ticket != *ticket_->ticket ||
       action.call_id != request->asked.call_id || action.stage0 != request->pair.chain.stage0 ||
-      action.drawn_tokens != request->drawn || action.deadline_us != request->asked.deadline_us) {
+      action.drawn_tokens != request->drawn || action.deadline_us != request->asked.deadline_us ||
+      action.head_start_us != 0) {  // All clients are one tenant.
     world_.Violate(absl::StrCat(name_, ": a prefill is started that is not the ticket's"));
   }
 }

@@ -148,6 +148,7 @@ void ChainShell::Begin(Asked asked) {
   event.tokens = {start.prompt, &start.prompt->tokens};
   event.cache_salt = std::move(start.cache_salt);
   event.priority = start.priority;
+  event.head_start_us = start.head_start_us;
   call.prompt = std::move(start.prompt);
   calls_[start.attempt_id] = std::move(call);
   Handle(std::move(event));

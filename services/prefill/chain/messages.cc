@@ -131,6 +131,9 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
   start.cache_salt = proto.cache_salt();
   BATON_RETURN_IF_ERROR(InRange(proto.priority(), -kMaxPriority, kMaxPriority, "priority"));
   start.priority = proto.priority();
+  BATON_RETURN_IF_ERROR(
+      InRange(proto.head_start_us(), int64_t{0}, kMaxTimeoutMs * 1000, "head_start_us"));
+  start.head_start_us = proto.head_start_us();
   start.prompt = std::make_shared<PromptContext>(
       PromptContext{{ids.begin(), ids.end()}, proto.sampling(), std::move(sampler), trace});
   return start;

@@ -49,6 +49,7 @@ struct Start {
   int64_t timeout_ms = 0;
   std::string cache_salt;
   int priority = 0;
+  int64_t head_start_us = 0;
 };
 
 // `trace` is what the stages' spans of the request are below.

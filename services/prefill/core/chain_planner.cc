@@ -125,6 +125,7 @@ ChainPlanner::State::Request ChainPlanner::State::RequestOf(const StartRequested
   request.deadline_us = event.deadline_us;
   request.prompt_logprobs = event.prompt_logprobs;
   request.priority = event.priority;
+  request.head_start_us = event.head_start_us;
   request.stop = event.stop;
   request.token_limit = TokenLimitOf(event);
   if (tree.has_value()) {

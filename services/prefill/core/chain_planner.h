@@ -141,6 +141,7 @@ struct StartRequested {
   std::shared_ptr<const std::vector<int32_t>> tokens = nullptr;
   std::string cache_salt = {};  // Prompts with different ones share nothing.
   int priority = 0;             // From -kMaxPriority to kMaxPriority; higher is sooner.
+  int64_t head_start_us = 0;    // It counts as having come so much earlier.
 };
 struct AbortRequested {  // Unknown attempts are ignored: an abort may come after the end.
   uint64_t attempt_id = 0;

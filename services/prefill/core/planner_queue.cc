@@ -25,7 +25,7 @@ constexpr uint64_t kRandomUs = 10'000'000;
 
 // By how much it goes before its arrival.
 int64_t ChainPlanner::State::HeadStartUs(const Request& request) const {
-  int64_t start_us = request.priority * kPriorityStepUs;
+  int64_t start_us = request.priority * kPriorityStepUs + request.head_start_us;
   switch (limits.queue_order) {
     case QueueOrder::kArrival:
       break;

@@ -89,10 +89,11 @@ void RouterCore::State::Begin(Transaction& txn, Choice choice) {
   const int cached_tokens = txn.attempt.predicted.cached_tokens;
   txn.attempt.ungranted = pairing.Begin(begun, txn.read_tokens(), txn.new_tokens(), cached_tokens);
   // What is computed again later is not the tenant's doing.
-  if (txn.attempts == 1) waiting.Begin(txn.tenant, txn.prompt_tokens - cached_tokens);
+  if (txn.attempts == 1) txn.tag = waiting.Begin(txn.tenant, txn.prompt_tokens - cached_tokens);
   if (begun.colocated()) {
     return Emit(StartGeneration{txn.attempt.id, txn.call_id, begun.chain.stage0, begun.chain.stages,
-                                txn.deadline_us, txn.max_tokens, txn.attempt.drawn_tokens});
+                                txn.deadline_us, txn.max_tokens, txn.attempt.drawn_tokens,
+                                GiveTurn(txn)});
   }
   Emit(Reserve{txn.attempt.id, txn.call_id, begun.decode, begun.writers, txn.deadline_us,
                txn.max_tokens, begun.protocol_version, txn.attempt.drawn_tokens});
@@ -247,7 +248,10 @@ void RouterCore::State::LearnPrompt(Transaction& txn, int cached_tokens) {
   totals.predictions.cached_tokens_total += cached;
   pairing.Correct(attempt.pair, attempt.predicted, cached);
   if (!txn.decisions.empty()) txn.decisions.back().cached_tokens = cached;
-  if (txn.attempts == 1) waiting.Serve(txn.tenant, attempt.predicted.cached_tokens - cached);
+  if (txn.attempts == 1) {
+    const int predicted = attempt.predicted.cached_tokens;
+    waiting.Through(txn.tenant, txn.tag, txn.prompt_tokens - predicted, predicted - cached);
+  }
   pairing.LearnPrompt(attempt.pair, txn.read_tokens() - cached, attempt.prefill_us, now_us);
 }
 
@@ -331,6 +335,7 @@ void RouterCore::State::NoteGrant(Transaction& txn) {
 void RouterCore::State::EndPrefillWork(Transaction& txn) {
   NoteGrant(txn);
   if (!std::exchange(txn.attempt.prefill_counted, false)) return;
+  turns.Through(txn.attempt.pair.chain.stage0, txn.attempt.id);
   pairing.EndPrefill(txn.attempt.pair, txn.read_tokens(), txn.attempt.predicted.cached_tokens);
 }
 
@@ -359,7 +364,7 @@ void RouterCore::State::Remove(Transaction& txn) {
   const int64_t used = txn.tokens == 0 ? 0 : int64_t{txn.prompt_tokens} + txn.tokens;
   rates.GiveBack(txn.tenant, txn.charged_tokens - used, now_us);
   waiting.Remove(txn.tenant, txn.turn);
-  Go(txn.tenant);
+  waiting.Go(txn.tenant);
   table.Remove(txn.call_id);
 }
 

@@ -32,7 +32,7 @@ void FairQueue::ForgetAbsent() {
 void FairQueue::Add(const std::string& tenant, Turn turn, uint64_t call_id) {
   Share& share = shares_.at(tenant);
   if (share.waiting.empty()) {
-    share.served = std::max(share.served, begun_at_);
+    share.served = std::max(share.served, through_);
     order_.insert(PlaceOf(share));
   }
   const bool added = share.waiting.emplace(turn, call_id).second;
@@ -55,12 +55,18 @@ void FairQueue::Set(Share& share, double served) {
   if (waits) order_.insert(PlaceOf(share));
 }
 
-void FairQueue::Begin(const std::string& tenant, int64_t work) {
+double FairQueue::Begin(const std::string& tenant, int64_t work) {
   Share& share = shares_.at(tenant);
-  begun_at_ = std::max(begun_at_, share.served);
-  average_ = std::max(average_, begun_at_);
-  if (share.served < begun_at_) Set(share, begun_at_);
-  Serve(tenant, work);
+  const double tag = std::max(share.served, through_);
+  Set(share, tag + static_cast<double>(work));
+  return tag;
+}
+
+void FairQueue::Through(const std::string& tenant, double tag, int64_t work, int64_t more) {
+  through_ = std::max(through_, tag);
+  average_ =
+      std::max(average_ + static_cast<double>(work) / static_cast<double>(present_), through_);
+  if (more != 0) Serve(tenant, more);
 }
 
 void FairQueue::Serve(const std::string& tenant, int64_t work) {
@@ -104,6 +110,25 @@ std::vector<uint64_t> FairQueue::All() const {
     }
   }
   return calls;
+}
+
+int64_t FairTurns::Give(const InstanceRef& chain, uint64_t attempt_id, const std::string& tenant,
+                        double tag, int64_t now_us) {
+  std::vector<Given>& given = given_[chain];
+  int64_t from_us = now_us;
+  for (const Given& other : given) {
+    if (other.tag > tag && other.tenant != tenant) from_us = std::min(from_us, other.from_us - 1);
+  }
+  given.push_back({attempt_id, tenant, tag, from_us});
+  return now_us - from_us;
+}
+
+void FairTurns::Through(const InstanceRef& chain, uint64_t attempt_id) {
+  const auto of_chain = given_.find(chain);
+  if (of_chain == given_.end()) return;
+  std::erase_if(of_chain->second,
+                [attempt_id](const Given& given) { return given.attempt_id == attempt_id; });
+  if (of_chain->second.empty()) given_.erase(of_chain);
 }
 
 }  // namespace baton::router

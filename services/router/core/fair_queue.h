@@ -1,10 +1,10 @@
 // Requests that wait, and whose is next: of the tenants that wait the one that has been served the
 // least, and of its requests the first in turn. Plain data of RouterCore.
 //
-// Each tenant has a count of the work that it was served, in tokens (kDrawnTokenWork). One that
-// comes again is lifted to the count at which a request was begun last: silence saves nothing up.
-// One that is not known begins at the average, which grows with all work, so that tenants are not
-// overtaken by new ones for ever.
+// Each tenant has a count of the work that it was given, in tokens (kDrawnTokenWork). A request's
+// tag is the count before it. One that comes after a silence is lifted to the tag of what was
+// computed last: silence saves nothing up. One that is not known begins at the average, which grows
+// with all work, so that tenants are not overtaken by new ones for ever.
 //
 // Sources: start-time fair queueing (Goyal, Vin, Cheng 1996); the virtual token counter of
 // "Fairness in Serving Large Language Models" (Sheng et al. 2024). Rejected: deficit round robin,
@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/types/instance.h"
 #include "common/types/turn.h"
 
 namespace baton::router {
@@ -47,9 +48,11 @@ class FairQueue {
   // The tenant has a request here.
   void Add(const std::string& tenant, Turn turn, uint64_t call_id);
   void Remove(const std::string& tenant, Turn turn);  // Nothing if it does not wait.
-  // One of its requests is begun, and is to be served so much work;
-  void Begin(const std::string& tenant, int64_t work);
-  // it is served more, or, below zero, was not served it after all.
+  // One of its requests is given to workers, for so much work; its tag.
+  double Begin(const std::string& tenant, int64_t work);
+  // Of a request with that tag the prompt is computed. `more` work it was than it was begun for.
+  void Through(const std::string& tenant, double tag, int64_t work, int64_t more);
+  // It is served what was not known when it began.
   void Serve(const std::string& tenant, int64_t work);
 
   bool empty() const { return size_ == 0; }
@@ -87,10 +90,32 @@ class FairQueue {
   std::unordered_map<std::string, Share> shares_;
   std::set<Place> order_;  // Tenants that wait.
   size_t size_ = 0;
-  size_t present_ = 0;   // Tenants with requests here.
-  double begun_at_ = 0;  // The tenant's count when a request was begun last.
+  size_t present_ = 0;  // Tenants with requests here.
+  double through_ = 0;  // The largest tag of what is computed.
   double average_ = 0;
   uint64_t services_ = 0;
+};
+
+// Prompts that chains were given and are not through with. A chain serves them by their arrival,
+// and the fair order puts another one among them.
+class FairTurns {
+ public:
+  // The chain is given a prompt now. By how much earlier it is to count as having come: before the
+  // first of other tenants' whose tag is larger.
+  int64_t Give(const InstanceRef& chain, uint64_t attempt_id, const std::string& tenant, double tag,
+               int64_t now_us);
+  void Through(const InstanceRef& chain, uint64_t attempt_id);
+  bool empty() const { return given_.empty(); }
+
+ private:
+  struct Given {
+    uint64_t attempt_id = 0;
+    std::string tenant;
+    double tag = 0;
+    int64_t from_us = 0;
+  };
+
+  std::map<InstanceRef, std::vector<Given>> given_;
 };
 
 }  // namespace baton::router

@@ -30,7 +30,7 @@ class FairQueueTest : public ::testing::Test {
     const uint64_t call = queue_.First();
     const auto& [tenant, turn] = requests_.at(call);
     queue_.Remove(tenant, turn);
-    queue_.Begin(tenant, work);
+    queue_.Through(tenant, queue_.Begin(tenant, work), work, 0);
     return call;
   }
   void End(uint64_t call) {
@@ -83,7 +83,7 @@ TEST_F(FairQueueTest, WorkThatWasNotServedIsGivenBack) {
   Add("b");
   EXPECT_EQ(Serve(100), 1u);
   EXPECT_EQ(Serve(50), 2u);
-  queue_.Serve("a", -90);  // Most of it was cached.
+  queue_.Through("a", 0, 100, -90);  // Most of it was cached.
   EXPECT_EQ(Serve(100), 3u);
 }
 
@@ -167,6 +167,41 @@ TEST_F(FairQueueTest, BusyTenantsAreServedAlike) {
       EXPECT_LE(served["t" + std::to_string(i)], served["one"] + 2 * kMost) << "seed " << seed;
     }
   }
+}
+
+// ---- FairTurns ----
+
+const InstanceRef kChain = {"c0-0", 1};
+const InstanceRef kOther = {"c1-0", 1};
+
+TEST(FairTurnsTest, APromptGoesBeforeThoseOfOthersWhoseTagsAreLarger) {
+  FairTurns turns;
+  EXPECT_EQ(turns.Give(kChain, 1, "flood", 0, 1'000), 0);
+  EXPECT_EQ(turns.Give(kChain, 2, "flood", 100, 2'000), 0);
+  EXPECT_EQ(turns.Give(kChain, 3, "flood", 200, 3'000), 0);
+  EXPECT_EQ(turns.Give(kOther, 4, "flood", 300, 3'000), 0);
+  EXPECT_EQ(turns.Give(kChain, 5, "quiet", 50, 9'000), 9'000 - 1'999);
+  EXPECT_EQ(turns.Give(kChain, 6, "quiet", 150, 9'000), 9'000 - 2'999);
+  EXPECT_EQ(turns.Give(kChain, 7, "quiet", 250, 9'000), 0);
+}
+
+TEST(FairTurnsTest, OfOneTenantNoneGoesBeforeAnother) {
+  FairTurns turns;
+  turns.Give(kChain, 1, "a", 100, 1'000);
+  EXPECT_EQ(turns.Give(kChain, 2, "a", 50, 2'000), 0) << "what was cached gave it a smaller tag";
+}
+
+TEST(FairTurnsTest, WhatIsComputedHasNoPlaceAnyMore) {
+  FairTurns turns;
+  turns.Give(kChain, 1, "flood", 100, 1'000);
+  turns.Give(kChain, 2, "flood", 200, 2'000);
+  turns.Through(kChain, 1);
+  turns.Through(kChain, 1);
+  turns.Through(kOther, 2);
+  EXPECT_EQ(turns.Give(kChain, 3, "quiet", 50, 9'000), 9'000 - 1'999);
+  turns.Through(kChain, 2);
+  turns.Through(kChain, 3);
+  EXPECT_TRUE(turns.empty());
 }
 
 }  // namespace

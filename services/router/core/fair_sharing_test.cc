@@ -19,12 +19,12 @@ using ::testing::SizeIs;
 
 constexpr int64_t kPromptUs = 150'000;  // What a chain takes for a prompt.
 
-// One pair, whose chain is given more than a prompt at once only while one tenant is here.
+// One pair, whose chain has pages for two prompts.
 class FairSharingTest : public RouterCoreTest {
  protected:
   FairSharingTest() { Begin({}); }
 
-  void Begin(RouterLimits limits) {
+  void Begin(RouterLimits limits, int chain_pages = 376) {
     if (limits.max_waiting == 0) limits.max_waiting = 10;
     limits.pairing_timeout_us = kDeadlineUs;
     limits.membership.pair_grace_us = kDeadlineUs;
@@ -36,6 +36,7 @@ class FairSharingTest : public RouterCoreTest {
       worker->max_context_tokens = 4096;
       worker->max_running_requests = 64;
     }
+    stage.page_count = chain_pages;
     Join({stage, decode});
   }
   void Ask(uint64_t call_id, const std::string& tenant, int prompt_tokens = 3'000) {
@@ -51,19 +52,29 @@ class FairSharingTest : public RouterCoreTest {
       reserves_[reserve.call_id] = reserve;
     }
   }
-  // The request's prompt is computed, and its answer is complete.
-  void Serve(uint64_t call_id, int prompt_tokens = 3'000, int cached_tokens = 0) {
-    const Reserve reserve = reserves_.at(call_id);
+  // The chain is given the request's prompt.
+  StartPrefill Start(uint64_t call_id, int prompt_tokens = 3'000) {
+    const Reserve& reserve = reserves_.at(call_id);
     Handle(ReserveReplied{reserve.attempt_id,
                           Ticket{reserve.decode, 0, 5, prompt_tokens, 7, followers_}});
+    StartPrefill start = Only<StartPrefill>();
     NoteBegun();
+    return start;
+  }
+  // Its prompt is computed, and its answer is complete.
+  void End(uint64_t call_id, int cached_tokens = 0) {
+    const uint64_t attempt_id = reserves_.at(call_id).attempt_id;
     now_us_ += kPromptUs;
-    Handle(PrefillEnded{reserve.attempt_id, absl::OkStatus(), {}, cached_tokens});
+    Handle(PrefillEnded{attempt_id, absl::OkStatus(), {}, cached_tokens});
     NoteBegun();
-    Handle(TokenReceived{reserve.attempt_id, {7, 0, {}}});
+    Handle(TokenReceived{attempt_id, {7, 0, {}}});
     NoteBegun();
-    Handle(DecodeEnded{reserve.attempt_id, FinishReason::kStop});
+    Handle(DecodeEnded{attempt_id, FinishReason::kStop});
     NoteBegun();
+  }
+  void Serve(uint64_t call_id, int prompt_tokens = 3'000, int cached_tokens = 0) {
+    Start(call_id, prompt_tokens);
+    End(call_id, cached_tokens);
   }
   absl::Status Refusal() const { return Only<FinishCall>().outcome.status(); }
 
@@ -71,61 +82,40 @@ class FairSharingTest : public RouterCoreTest {
   std::map<uint64_t, Reserve> reserves_;
 };
 
-TEST_F(FairSharingTest, ATenantAloneIsGivenToWorkersAtOnce) {
-  for (uint64_t call_id = 1; call_id <= 8; ++call_id) Ask(call_id, "a");
-  EXPECT_THAT(begun_, SizeIs(8));
-}
+// ---- In the router ----
 
-// What came before the other tenant is with the chain. From then on prompts wait here, and each
-// tenant has its turn.
-TEST_F(FairSharingTest, AFloodDoesNotKeepAnotherTenantWaiting) {
-  Ask(1, "flood");
+TEST_F(FairSharingTest, AFloodThatWaitsDoesNotKeepAnotherTenantWaiting) {
+  for (uint64_t call_id = 1; call_id <= 8; ++call_id) Ask(call_id, "flood");
+  ASSERT_THAT(begun_, ElementsAre(1, 2));
   Ask(100, "quiet");
-  for (uint64_t call_id = 2; call_id <= 8; ++call_id) Ask(call_id, "flood");
-  ASSERT_THAT(begun_, ElementsAre(1, 100)) << "a chain has one prompt behind another";
   Ask(101, "quiet");
   Serve(1);
+  Serve(2);
+  EXPECT_THAT(begun_, ElementsAre(1, 2, 100, 101)) << "six waited before";
   Serve(100);
-  EXPECT_THAT(begun_, ElementsAre(1, 100, 2, 101)) << "seven waited before it";
-}
-
-TEST_F(FairSharingTest, WhenTheOtherIsThroughTheChainIsGivenAll) {
-  Ask(1, "flood");
-  Ask(100, "quiet");
-  for (uint64_t call_id = 2; call_id <= 6; ++call_id) Ask(call_id, "flood");
-  Handle(ClientGone{100});
-  NoteBegun();
-  EXPECT_THAT(begun_, ElementsAre(1, 100, 2, 3, 4, 5, 6));
+  Serve(101);
+  EXPECT_THAT(begun_, ElementsAre(1, 2, 100, 101, 3, 4));
 }
 
 TEST_F(FairSharingTest, WhatWasCachedIsNoWork) {
   Ask(1, "a");
   Ask(2, "b");
-  Ask(11, "a");
-  Ask(12, "b");
+  for (const uint64_t call_id : {11, 21}) Ask(call_id, "a");
+  for (const uint64_t call_id : {12, 22}) Ask(call_id, "b");
   Serve(1);
   ASSERT_THAT(begun_, ElementsAre(1, 2, 11));
-  Ask(21, "a");
   Serve(2, 3'000, /*cached_tokens=*/2'900);
   Serve(11);
-  EXPECT_THAT(begun_, ElementsAre(1, 2, 11, 12, 21));
-  Ask(22, "b");
-  Ask(23, "b");
-  Ask(31, "a");
-  Serve(12, 3'000, 2'900);
-  Serve(21);
-  EXPECT_THAT(begun_, ElementsAre(1, 2, 11, 12, 21, 22, 23)) << "of b little was computed";
+  EXPECT_THAT(begun_, ElementsAre(1, 2, 11, 12, 22)) << "of b little was computed";
 }
 
 TEST_F(FairSharingTest, AFullQueueTakesAnotherTenantsRequestForTheLongestsLast) {
   Begin({.max_waiting = 3});
-  Ask(1, "flood");
-  Ask(100, "other");
-  for (uint64_t call_id = 2; call_id <= 4; ++call_id) Ask(call_id, "flood");
-  Ask(5, "flood");
-  EXPECT_THAT(Only<FinishCall>().call_id, 5u) << "its own tenant's are no fewer";
+  for (uint64_t call_id = 1; call_id <= 5; ++call_id) Ask(call_id, "flood");
+  Ask(6, "flood");
+  EXPECT_THAT(Only<FinishCall>().call_id, 6u) << "its own tenant's are no fewer";
   Ask(101, "quiet");
-  EXPECT_THAT(Only<FinishCall>().call_id, 4u);
+  EXPECT_THAT(Only<FinishCall>().call_id, 5u);
   EXPECT_TRUE(IsOverloaded(Refusal())) << Refusal();
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("gave its place"));
   EXPECT_EQ(core_->load().waiting, 3);
@@ -135,24 +125,40 @@ TEST_F(FairSharingTest, AFullQueueTakesAnotherTenantsRequestForTheLongestsLast) 
 
 TEST_F(FairSharingTest, SoDoesARouterThatServesAsManyAsItMay) {
   Begin({.max_requests = 4});
-  Ask(1, "flood");
-  Ask(100, "other");
-  Ask(2, "flood");
-  Ask(3, "flood");
-  Ask(4, "flood");
-  EXPECT_THAT(Only<FinishCall>().call_id, 4u);
+  for (uint64_t call_id = 1; call_id <= 4; ++call_id) Ask(call_id, "flood");
+  Ask(5, "flood");
+  EXPECT_THAT(Only<FinishCall>().call_id, 5u);
   Ask(101, "quiet");
-  EXPECT_THAT(Only<FinishCall>().call_id, 3u);
+  EXPECT_THAT(Only<FinishCall>().call_id, 4u);
   EXPECT_EQ(core_->load().in_flight, 4);
+}
+
+// ---- In the chain ----
+
+// What a chain has is put in order there: the router says by how much a prompt goes before.
+TEST_F(FairSharingTest, APromptGoesBeforeAFloodsThatTheChainHas) {
+  Begin({}, /*chain_pages=*/4096);
+  for (uint64_t call_id = 1; call_id <= 5; ++call_id) {
+    Ask(call_id, "flood");
+    EXPECT_EQ(Start(call_id).head_start_us, 0) << "a tenant alone is served by arrival";
+    now_us_ += 1'000;
+  }
+  now_us_ = 10'000;
+  Ask(100, "quiet");
+  EXPECT_EQ(Start(100).head_start_us, 10'000 - 999) << "the first of the flood is computed";
+  Ask(101, "quiet");
+  EXPECT_EQ(Start(101).head_start_us, 10'000 - 1'999) << "it comes behind the second";
+  End(100);
+  End(101);
+  for (uint64_t call_id = 1; call_id <= 5; ++call_id) End(call_id);
+  EXPECT_TRUE(core_->AtRest());
 }
 
 // ---- --max-queue-ms ----
 
 TEST_F(FairSharingTest, ARequestWaitsForRoomNoLongerThanItMay) {
   Begin({.max_queue_us = 50'000});
-  Ask(1, "a");
-  Ask(2, "b");
-  Ask(3, "a");
+  for (uint64_t call_id = 1; call_id <= 3; ++call_id) Ask(call_id, "a");
   EXPECT_EQ(core_->NextDeadlineUs(), 50'000);
   now_us_ = 50'000;
   Handle(Tick{});
@@ -164,11 +170,7 @@ TEST_F(FairSharingTest, ARequestWaitsForRoomNoLongerThanItMay) {
 
 TEST_F(FairSharingTest, WhatWouldWaitForTooLongIsRefusedAtOnce) {
   Begin({.max_queue_us = 400'000});
-  Ask(1, "a");
-  Ask(2, "b");
-  Ask(3, "a");
-  Ask(4, "a");
-  Ask(5, "a");
+  for (uint64_t call_id = 1; call_id <= 5; ++call_id) Ask(call_id, "a");
   EXPECT_THAT(All<FinishCall>(), IsEmpty()) << "how fast the queue moves is not known yet";
   Serve(1);
   ASSERT_THAT(begun_, ElementsAre(1, 2, 3));

@@ -26,18 +26,8 @@ bool Pairing::SeemsFull(const Assigned& decode, const PairLimits& limits, int64_
   return decode.all_requests() >= limits.decode_slots || tokens > limits.decode_capacity_tokens;
 }
 
-void Pairing::Share(bool shared) {
-  if (shared != shared_) ++changes_;
-  shared_ = shared;
-}
-
-bool Pairing::HasRoom(const Assigned& chain, const PairLimits& limits) const {
+bool Pairing::HasRoom(const Assigned& chain, const PairLimits& limits) {
   if (!chain.limit.HasRoom(chain.requests)) return false;
-  if (shared_ && chain.prompts > 1 &&
-      PromptCost::PaceOf(chain.pace) * prompt_cost_.Of(static_cast<double>(chain.work_tokens)) >
-          kSharedQueueUs) {
-    return false;
-  }
   if (limits.colocated) {
     return chain.requests <= limits.decode_slots &&
            chain.context_tokens <= limits.decode_capacity_tokens;

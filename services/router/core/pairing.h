@@ -135,10 +135,6 @@ class Pairing {
   // Choices tell all that they went by.
   void KeepConsidered() { keeps_considered_ = true; }
 
-  // Requests of several tenants are here: each chain is given work for kSharedQueueUs, so that the
-  // rest waits in the router, whose queue is fair.
-  void Share(bool shared);
-
   // The worker has refused the attempt, which still counts on it, for it is full.
   void Refused(const InstanceRef& instance, int64_t hint_us, int64_t now_us);
   // What workers have refused is tried again when it is time; when that is. kNeverUs: none has.
@@ -197,8 +193,7 @@ class Pairing {
     }
   };
   static constexpr size_t kReadOften = 208;  // Bytes of it.
-  static constexpr double kSharedQueueUs = 100'000;
-  static constexpr size_t kFewPairs = 64;  // So many are all candidates.
+  static constexpr size_t kFewPairs = 64;    // So many are all candidates.
   struct HashInstance {
     size_t operator()(const InstanceRef& instance) const {
       return std::hash<std::string>()(instance.id) ^ Mix64(instance.incarnation);
@@ -280,11 +275,9 @@ class Pairing {
   //   for as long as it does, pages of decode wait with it;
   // - a decode service that is full is given one attempt, which has its pages as soon as there are
   //   some;
-  // - a colocated chain is given requests until one of them waits for its pages or for a place,
-  // - where several tenants are, a chain has one prompt behind the one that it reads, and more if
-  //   they are short.
+  // - a colocated chain is given requests until one of them waits for its pages or for a place.
   // Each router counts what it has given itself: the reported load is older than that.
-  bool HasRoom(const Assigned& chain, const PairLimits& limits) const;
+  static bool HasRoom(const Assigned& chain, const PairLimits& limits);
   static bool HasRoom(const Assigned& decode, const PairLimits& limits, int64_t context_tokens);
   // By what this router has put there.
   static bool IsFull(const Assigned& decode, const PairLimits& limits, int64_t context_tokens);
@@ -314,7 +307,6 @@ class Pairing {
   int64_t mended_total_ = 0;
   int64_t next_us_ = kNeverUs;  // No limit changes before.
   uint64_t changes_ = 0;
-  bool shared_ = false;
   bool keeps_considered_ = false;
 };
 

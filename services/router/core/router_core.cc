@@ -172,7 +172,7 @@ void RouterCore::State::On(const CallSubmitted& event) {
   txn.deadline_us = event.deadline_us;
   txn.prompt_logprobs = event.prompt_logprobs;
   Transaction& added = table.Add(std::move(txn));
-  Come(event.tenant);
+  waiting.Come(event.tenant);
   if (wait) return Wait(added);
   Begin(added, *std::move(choice));
 }
@@ -229,7 +229,7 @@ void RouterCore::State::On(const ReserveReplied& event) {
   attempt.prefill_open = true;
   Emit(OpenStream{attempt.id, attempt.pair.decode, ticket.generation, txn->deadline_us});
   Emit(StartPrefill{attempt.id, txn->call_id, attempt.pair.chain.stage0, ticket, txn->deadline_us,
-                    attempt.drawn_tokens});
+                    attempt.drawn_tokens, GiveTurn(*txn)});
 }
 
 void RouterCore::State::On(const TokenReceived& event) {
@@ -358,7 +358,8 @@ absl::Status RouterCore::CheckInvariants() const {
 }
 
 bool RouterCore::AtRest() const {
-  return state_->table.empty() && state_->waiting.empty() && state_->pairing.AtRest();
+  return state_->table.empty() && state_->waiting.empty() && state_->turns.empty() &&
+         state_->pairing.AtRest();
 }
 
 }  // namespace baton::router

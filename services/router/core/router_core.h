@@ -207,7 +207,8 @@ struct StartPrefill {
   InstanceRef stage0;
   Ticket ticket;
   int64_t deadline_us = kNeverUs;
-  int drawn_tokens = 0;  // As Reserve's.
+  int drawn_tokens = 0;       // As Reserve's.
+  int64_t head_start_us = 0;  // It counts as having come so much earlier (FairTurns).
 };
 struct StartGeneration {  // On a colocated chain: Prefill.Generate, in place of all three above.
   uint64_t attempt_id = 0;
@@ -215,8 +216,9 @@ struct StartGeneration {  // On a colocated chain: Prefill.Generate, in place of
   InstanceRef stage0;
   std::vector<KvWriter> stages;  // All processes of the chain.
   int64_t deadline_us = kNeverUs;
-  int max_tokens = 0;    // As Reserve's,
-  int drawn_tokens = 0;  // and this.
+  int max_tokens = 0;         // As Reserve's,
+  int drawn_tokens = 0;       // and this.
+  int64_t head_start_us = 0;  // As StartPrefill's.
 };
 struct AbortPrefill {  // Cancel Start's call or Prefill.Generate's, and send Abort.
   uint64_t attempt_id = 0;

@@ -50,6 +50,7 @@ struct RouterCore::State {
   Watches watches;
   uint64_t told_version = 0;  // View that the watches were told of.
   FairQueue waiting;
+  FairTurns turns;
   bool wait_for_room = false;  // All that wait; else for a pair.
   int64_t left_us = 0;         // When a request left the queue, or the queue began.
   RecentMean leave_every_us;
@@ -106,8 +107,7 @@ struct RouterCore::State {
 
   // waiting.cc
   absl::Status CheckWaiting() const;
-  void Come(const std::string& tenant);
-  void Go(const std::string& tenant);
+  int64_t GiveTurn(Transaction& txn);
   std::optional<uint64_t> GivesWayTo(const std::string& tenant) const;
   void GiveWay(uint64_t call_id);
   absl::Status MayQueue(const CallSubmitted& event);

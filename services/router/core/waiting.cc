@@ -46,14 +46,10 @@ absl::Status RouterCore::State::MayWait() const {
   return absl::OkStatus();
 }
 
-void RouterCore::State::Come(const std::string& tenant) {
-  waiting.Come(tenant);
-  pairing.Share(waiting.contended());
-}
-
-void RouterCore::State::Go(const std::string& tenant) {
-  waiting.Go(tenant);
-  pairing.Share(waiting.contended());
+// When the chain is given the prompt: by how much earlier it is to count as having come.
+int64_t RouterCore::State::GiveTurn(Transaction& txn) {
+  Attempt& attempt = txn.attempt;
+  return turns.Give(attempt.pair.chain.stage0, attempt.id, txn.tenant, txn.tag, now_us);
 }
 
 // Texts that clients read already keep their place.

@@ -275,6 +275,7 @@ v1::StartRequest Legs::StartRequestOf(const BeginCall& begin, const LegRequest& 
   start.set_timeout_ms(begin.timeout_ms);
   start.set_cache_salt(request.cache_salt);
   start.set_priority(request.priority);
+  start.set_head_start_us(request.head_start_us);
   return start;
 }
 

@@ -35,6 +35,7 @@ struct LegRequest {
   const v1::SamplingParams& sampling;  // Complete, but for drawn_tokens.
   const std::string& cache_salt;
   int priority = 0;
+  int64_t head_start_us = 0;
   const tracing::TraceContext& trace;
 };
 
