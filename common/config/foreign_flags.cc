@@ -35,7 +35,8 @@ constexpr char kMetrics[] = "metrics are always on, at GET /metrics";
 constexpr char kDownloads[] = "Baton downloads nothing; give --model-path a directory";
 constexpr char kConfigJson[] = "edit config.json in the model directory";
 constexpr char kQuantized[] =
-    "Baton reads F32, BF16 and F16 weights; --dtype and --kv-cache-dtype say what they become";
+    "weights are read as config.json's \"quantization_config\" says, FP8 stays FP8, and nothing is "
+    "quantised on loading; --dtype and --kv-cache-dtype say what else they become";
 constexpr char kTextModels[] = "the models served here continue texts";
 constexpr char kInMemory[] = "everything is in the memory of the host already";
 constexpr char kSeed[] =
@@ -73,7 +74,8 @@ constexpr ForeignFlag kRows[] = {
     Switch("trust-remote-code", "no code of a model is ever run"),
     Value("load-format", "weights are read from safetensors; `baton model make` writes random ones",
           "auto|safetensors"),
-    Value("quantization", kQuantized, "none"),
+    Value("quantization", kQuantized,
+          "none|fp8|compressed-tensors|fbgemm_fp8|modelopt|modelopt_fp8|w8a8_fp8"),
     Refused("quantization*", kQuantized),
     Refused("revision", kDownloads),
     Refused("tokenizer-revision", kDownloads),

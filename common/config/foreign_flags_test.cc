@@ -212,7 +212,7 @@ TEST(ForeignFlagsTest, WhatAsksForSomethingElseIsRefused) {
   };
   const Row rows[] = {
       {{"--load-format=gguf"}, "load-format", "got 'gguf', expected auto or safetensors"},
-      {{"--quantization", "fp8"}, "quantization", "BF16"},
+      {{"--quantization", "awq"}, "quantization", "got 'awq', expected none"},
       {{"--dp-size=8"}, "dp-size", "expected 1"},
       {{"--stream-interval=10"}, "stream-interval", "expected 1"},
       {{"--speculative-algorithm=EAGLE"}, "speculative-algorithm", "nothing like it"},

@@ -5,9 +5,11 @@
 
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/engine/testing/model_chain.h"
 #include "common/engine/testing/rank_chain.h"
 #include "common/model/testing/model_directory.h"
@@ -31,12 +33,17 @@ RandomModelOptions Shape(const char* architecture) {
   return model;
 }
 
-class Fp8Test : public ::testing::TestWithParam<const char*> {
+using Scales = RandomModelOptions::Scales;
+
+class Fp8Test : public ::testing::TestWithParam<std::tuple<const char*, Scales>> {
  protected:
   static ExecutorOptions Options(bool widened) {
-    RandomModelOptions model = Shape(GetParam());
+    const auto& [architecture, scales] = GetParam();
+    RandomModelOptions model = Shape(architecture);
+    model.fp8_scales = scales;
     (widened ? model.fp8_widened : model.fp8) = true;
-    return OptionsFor(ModelPath(std::string(GetParam()) + (widened ? "-wide" : "-fp8"), model));
+    return OptionsFor(ModelPath(
+        absl::StrCat(architecture, static_cast<int>(scales), widened ? "-wide" : "-fp8"), model));
   }
   static std::vector<float> Logits(const ExecutorOptions& options, const std::vector<int>& cuts,
                                    int ranks) {
@@ -49,9 +56,11 @@ class Fp8Test : public ::testing::TestWithParam<const char*> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Families, Fp8Test,
-                         ::testing::Values("Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
-                                           "DeepseekV3ForCausalLM"));
+INSTANTIATE_TEST_SUITE_P(
+    Families, Fp8Test,
+    ::testing::Combine(::testing::Values("Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
+                                         "DeepseekV3ForCausalLM"),
+                       ::testing::Values(Scales::kBlocks, Scales::kRows, Scales::kTensor)));
 
 TEST_P(Fp8Test, BitsAreThoseOfTheFloat32Values) {
   const std::vector<float> expected = Logits(Options(true), {0}, 1);

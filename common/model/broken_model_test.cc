@@ -21,6 +21,16 @@ BrokenModel WithoutKey(const char* key) {
           kInvalid, std::string("config.json: \"") + key + "\" is missing"};
 }
 
+// "config_groups" of compressed-tensors.
+BrokenModel Compressed(std::string name, const Json& groups, absl::StatusCode code,
+                       std::string message) {
+  return Config(std::move(name), "quantization_config",
+                {{"quant_method", "compressed-tensors"},
+                 {"format", "float-quantized"},
+                 {"config_groups", groups}},
+                code, std::move(message));
+}
+
 std::vector<BrokenModel> ConfigRows() {
   std::vector<BrokenModel> rows = {
       {"NoConfig", [](auto& m) { std::filesystem::remove(m.File("config.json")); }, kMissing,
@@ -76,13 +86,33 @@ std::vector<BrokenModel> ConfigRows() {
       Config("AttentionBiasIsANumber", "attention_bias", 1, kInvalid,
              "\"attention_bias\" must be true or false"),
       Config("MlpBias", "mlp_bias", true, kUnsupported, "\"mlp_bias\""),
-      Config("Quantized", "quantization_config", {{"quant_method", "fp8"}}, kUnsupported,
+      Config("QuantizedInOtherBlocks", "quantization_config",
+             {{"quant_method", "fp8"}, {"weight_block_size", {64, 64}}}, kUnsupported,
              "\"quantization_config.weight_block_size\" must be [128, 128]"),
       Config("QuantizedOtherwise", "quantization_config", {{"quant_method", "awq"}}, kUnsupported,
-             "\"quantization_config.quant_method\" is \"awq\"; supported is \"fp8\""),
-      Config("StaticActivations", "quantization_config",
-             {{"quant_method", "fp8"}, {"activation_scheme", "static"}}, kUnsupported,
-             "\"quantization_config.activation_scheme\" is \"static\""),
+             "\"quantization_config.quant_method\" is \"awq\"; supported is \"fp8\" or "
+             "\"compressed-tensors\""),
+      Config("OtherActivations", "quantization_config",
+             {{"quant_method", "fp8"}, {"activation_scheme", "both"}}, kUnsupported,
+             "\"quantization_config.activation_scheme\" is \"both\""),
+      Config("CompressedIntegers", "quantization_config",
+             {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}}, kUnsupported,
+             "\"quantization_config.format\" is \"pack-quantized\"; supported is"),
+      Compressed("CompressedWithoutGroups", nullptr, kInvalid, "config_groups\" must be an object"),
+      Compressed("CompressedGroupIsANumber", {{"group_0", 1}}, kInvalid,
+                 "config_groups.group_0\" must be an object"),
+      Compressed("CompressedActivationsAlone", {{"group_0", {{"weights", nullptr}}}}, kInvalid,
+                 "config_groups.group_0.weights\" must be an object"),
+      Compressed("CompressedInFourBits",
+                 {{"group_0", {{"weights", {{"type", "float"}, {"num_bits", 4}}}}}}, kUnsupported,
+                 "config_groups.group_0.weights.num_bits\" is 4; supported is 8"),
+      Compressed(
+          "CompressedInGroups",
+          {{"group_0", {{"weights", {{"type", "float"}, {"num_bits", 8}, {"strategy", "group"}}}}}},
+          kUnsupported, "group_0.weights.strategy\" is \"group\""),
+      Config("ModelOptInFourBits", "quantization_config",
+             {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}, kUnsupported,
+             "\"quantization_config.quant_algo\" is \"NVFP4\"; supported is \"FP8\""),
       Config("QuantizationIsAList", "quantization_config", {1}, kInvalid,
              "\"quantization_config\" must be an object"),
       Config("PartialRotary", "partial_rotary_factor", 0.5, kUnsupported,

@@ -35,6 +35,13 @@ BrokenModel Fp8(std::string name, const std::function<void(Json&)>& edit, absl::
   return row;
 }
 
+BrokenModel RowScaled(std::string name, const std::function<void(Json&)>& edit,
+                      absl::StatusCode code, std::string message) {
+  BrokenModel row = Fp8(std::move(name), edit, code, std::move(message));
+  row.model.fp8_scales = RandomModelOptions::Scales::kRows;
+  return row;
+}
+
 std::vector<BrokenModel> Fp8Rows() {
   constexpr char kDown[] = "model.layers.1.mlp.down_proj.weight";
   constexpr char kScale[] = "model.layers.1.mlp.down_proj.weight_scale_inv";
@@ -53,6 +60,16 @@ std::vector<BrokenModel> Fp8Rows() {
             h[kScale]["shape"] = {2, 1};
           },
           kInvalid, "weight_scale_inv has shape [2, 1], but config.json makes it [1, 2]"),
+      RowScaled(
+          "RowScalesOfAnotherShape",
+          [=](Json& h) {
+            h["model.layers.1.mlp.down_proj.weight_scale"]["shape"] = {2, 32};
+          },
+          kInvalid,
+          "weight_scale has shape [2, 32], expected one scale, [64, 1] for the rows, or [1, 2]"),
+      RowScaled(
+          "NoRowScales", [=](Json& h) { h.erase("model.layers.1.mlp.down_proj.weight_scale"); },
+          kMissing, "model.layers.1.mlp.down_proj.weight_scale"),
       Fp8(
           "ScalesAreIntegers", [=](Json& h) { h[kScale]["dtype"] = "I32"; }, kUnsupported,
           "weight_scale_inv has dtype I32"),

@@ -84,7 +84,10 @@ absl::StatusOr<uint64_t> HashTensors(WeightReader& reader, std::vector<WeightSpe
                                            absl::StrJoin(tensor.shape, ","), "]\n");
     hash.Add(std::as_bytes(std::span(label)));
     // Behind the others: `specs` grows.
-    if (tensor.dtype == DType::kF8E4M3) specs.push_back(ScalesOf(spec));
+    if (tensor.dtype == DType::kF8E4M3) {
+      BATON_ASSIGN_OR_RETURN(const StoredTensor scales, FindScales(reader, spec));
+      specs.push_back({spec.scale, scales.shape});
+    }
     for (size_t at = 0; at < tensor.byte_count;) {
       const auto part = std::span(block).first(std::min(block.size(), tensor.byte_count - at));
       BATON_RETURN_IF_ERROR(tensor.Read(at, part));

@@ -126,15 +126,32 @@ struct Quantized {
   std::vector<float> values;
 };
 
-Quantized Quantize(const std::vector<float>& elements, const WeightSpec& spec) {
+std::vector<int64_t> ScaleShape(const WeightSpec& spec, RandomModelOptions::Scales scales) {
+  switch (scales) {
+    case RandomModelOptions::Scales::kBlocks:
+      return Fp8Blocks(spec.shape);
+    case RandomModelOptions::Scales::kRows:
+      return {spec.shape[0], 1};
+    case RandomModelOptions::Scales::kTensor:
+      return {};
+  }
+  return {};
+}
+
+Quantized Quantize(const std::vector<float>& elements, const WeightSpec& spec,
+                   RandomModelOptions::Scales scales) {
   constexpr float kLargestValue = 448;
-  const auto rows = static_cast<size_t>(spec.shape[0]);
   const auto columns = static_cast<size_t>(spec.shape[1]);
-  const size_t scale_columns = (columns + kFp8Block - 1) / kFp8Block;
+  const auto scale_columns = static_cast<size_t>(Fp8Blocks(spec.shape)[1]);
   Quantized quantized;
-  quantized.scales.resize((rows + kFp8Block - 1) / kFp8Block * scale_columns);
+  size_t count = 1;
+  for (const int64_t size : ScaleShape(spec, scales)) count *= static_cast<size_t>(size);
+  quantized.scales.resize(count);
   const auto scale_at = [&](size_t i) -> float& {
-    return quantized.scales[i / columns / kFp8Block * scale_columns + i % columns / kFp8Block];
+    const size_t row = i / columns;
+    if (scales == RandomModelOptions::Scales::kTensor) return quantized.scales[0];
+    if (scales == RandomModelOptions::Scales::kRows) return quantized.scales[row];
+    return quantized.scales[row / kFp8Block * scale_columns + i % columns / kFp8Block];
   };
   for (size_t i = 0; i < elements.size(); ++i) {
     scale_at(i) = std::max(scale_at(i), std::fabs(elements[i]) / kLargestValue);
@@ -167,7 +184,7 @@ std::string RandomTensor(const FileTensor& tensor, const ModelConfig& config,
                          const RandomModelOptions& options) {
   const std::vector<float> elements = RandomElements(tensor.spec, config, options);
   if (tensor.spec.scale.empty()) return BytesOf(elements, tensor.dtype);
-  const Quantized quantized = Quantize(elements, tensor.spec);
+  const Quantized quantized = Quantize(elements, tensor.spec, options.fp8_scales);
   if (options.fp8_widened) return BytesOf(quantized.values, tensor.dtype);
   if (tensor.dtype == DType::kF8E4M3) return quantized.codes;
   return BytesOf(quantized.scales, tensor.dtype);
@@ -183,7 +200,7 @@ std::vector<FileTensor> FileTensors(const std::vector<WeightSpec>& specs,
     if (scaled) dtype = options.fp8_widened ? DType::kF32 : DType::kF8E4M3;
     tensors.push_back({spec, spec.name, spec.shape, dtype});
     if (!scaled || options.fp8_widened) continue;
-    tensors.push_back({spec, spec.scale, ScalesOf(spec).shape, DType::kF32});
+    tensors.push_back({spec, spec.scale, ScaleShape(spec, options.fp8_scales), DType::kF32});
   }
   return tensors;
 }
@@ -216,6 +233,9 @@ absl::Status WriteWeights(const std::string& path, const ModelConfig& config,
                           const RandomModelOptions& options) {
   ModelConfig written = config;
   written.fp8 = options.fp8 || options.fp8_widened;
+  if (options.fp8_scales != RandomModelOptions::Scales::kBlocks) {
+    written.fp8_scale_suffix = "_scale";
+  }
   const std::vector<FileTensor> specs =
       FileTensors(StageWeights(written, 0, config.num_hidden_layers), options);
   if (options.shards == 1) {

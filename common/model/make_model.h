@@ -39,6 +39,8 @@ struct RandomModelOptions {
   DType dtype = DType::kF32;  // F32, BF16 or F16.
   // Projections as FP8 with scales, as quantization_config then says; or the float32 values that
   // those are worth, all else the same.
+  enum class Scales { kBlocks, kRows, kTensor };
+  Scales fp8_scales = Scales::kBlocks;
   bool fp8 = false;
   bool fp8_widened = false;
   int shards = 1;  // More than one also writes model.safetensors.index.json.

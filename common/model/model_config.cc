@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 
@@ -95,33 +96,74 @@ absl::Status ParseShapes(const ConfigReader& reader, const Family& family, Model
   return ParseKvHeads(reader, family, config);
 }
 
-// FP8 in blocks, as DeepSeek and Qwen publish it. "modules_to_not_convert" need not be read: each
-// tensor says by its type what it is.
+absl::Status Expect(const ConfigReader& keys, const char* key, const std::string& otherwise,
+                    std::initializer_list<std::string_view> supported) {
+  BATON_ASSIGN_OR_RETURN(const std::string text, keys.StringOr(key, otherwise));
+  if (std::ranges::find(supported, text) != supported.end()) return absl::OkStatus();
+  return keys.Unsupported(key, absl::StrCat("is \"", text, "\"; supported is \"",
+                                            absl::StrJoin(supported, "\" or \""), "\""));
+}
+
+absl::Status ExpectBlock(const ConfigReader& keys, const char* key) {
+  const Json* block = keys.Find(key);
+  if (block == nullptr || *block == Json::array({kFp8Block, kFp8Block})) return absl::OkStatus();
+  return keys.Unsupported(key, absl::StrCat("must be [", kFp8Block, ", ", kFp8Block, "]"));
+}
+
+// One "config_groups" entry of compressed-tensors.
+absl::Status ExpectFp8Group(const ConfigReader& group) {
+  const Json* value = group.Find("weights");
+  if (value == nullptr || !value->is_object()) return group.Error("weights", "must be an object");
+  const ConfigReader weights = group.Inside("weights");
+  BATON_RETURN_IF_ERROR(Expect(weights, "type", "int", {"float"}));
+  BATON_ASSIGN_OR_RETURN(const int bits, weights.IntOr("num_bits", 8, 1, 64));
+  if (bits != 8) {
+    return weights.Unsupported("num_bits", absl::StrCat("is ", bits, "; supported is 8"));
+  }
+  BATON_ASSIGN_OR_RETURN(const bool symmetric, weights.BoolOr("symmetric", true));
+  if (!symmetric) return weights.Unsupported("symmetric", "must be true");
+  BATON_RETURN_IF_ERROR(Expect(weights, "strategy", "tensor", {"tensor", "channel", "block"}));
+  return ExpectBlock(weights, "block_structure");
+}
+
+absl::Status ExpectFp8Groups(const ConfigReader& keys) {
+  constexpr const char* kGroups = "config_groups";
+  BATON_RETURN_IF_ERROR(Expect(keys, "format", "", {"float-quantized", "naive-quantized"}));
+  const Json* groups = keys.Find(kGroups);
+  if (groups == nullptr || !groups->is_object()) return keys.Error(kGroups, "must be an object");
+  const ConfigReader inside = keys.Inside(kGroups);
+  for (const auto& [name, group] : groups->items()) {
+    if (!group.is_object()) return inside.Error(name.c_str(), "must be an object");
+    BATON_RETURN_IF_ERROR(ExpectFp8Group(inside.Inside(name.c_str())));
+  }
+  return absl::OkStatus();
+}
+
+// FP8 as DeepSeek and Qwen publish it, in blocks, and as compressed-tensors, AutoFP8, FBGEMM and
+// ModelOpt write it. What is not converted need not be read: each tensor says by its type what it
+// is. Nor what they do with activations, which are not rounded here.
 absl::Status ParseQuantization(const ConfigReader& reader, ModelConfig& config) {
-  constexpr const char* kKey = "quantization_config";
-  const Json* value = reader.Find(kKey);
-  if (value == nullptr || (value->is_object() && value->empty())) return absl::OkStatus();
-  if (!value->is_object()) return reader.Error(kKey, "must be an object");
-  const ConfigReader keys = reader.Inside(kKey);
-  struct Known {
-    const char* key;
-    const char* otherwise;
-    const char* value;
-  };
-  for (const Known& known : {Known{"quant_method", "", "fp8"}, Known{"fmt", "e4m3", "e4m3"},
-                             Known{"activation_scheme", "dynamic", "dynamic"}}) {
-    BATON_ASSIGN_OR_RETURN(const std::string text, keys.StringOr(known.key, known.otherwise));
-    if (text != known.value) {
-      return keys.Unsupported(
-          known.key, absl::StrCat("is \"", text, "\"; supported is \"", known.value, "\""));
-    }
-  }
   constexpr const char* kBlock = "weight_block_size";
-  const Json* block = keys.Find(kBlock);
-  if (block == nullptr || *block != Json::array({kFp8Block, kFp8Block})) {
-    return keys.Unsupported(kBlock, absl::StrCat("must be [", kFp8Block, ", ", kFp8Block, "]"));
-  }
+  const char* key = reader.Has("compression_config") ? "compression_config" : "quantization_config";
+  const Json* value = reader.Find(key);
+  if (value == nullptr || (value->is_object() && value->empty())) return absl::OkStatus();
+  if (!value->is_object()) return reader.Error(key, "must be an object");
+  const ConfigReader keys = reader.Inside(key);
+  BATON_RETURN_IF_ERROR(
+      Expect(keys, "quant_method", "", {"fp8", "compressed-tensors", "fbgemm_fp8", "modelopt"}));
+  BATON_ASSIGN_OR_RETURN(const std::string method, keys.StringOr("quant_method", ""));
   config.fp8 = true;
+  if (method == "fp8") {
+    BATON_RETURN_IF_ERROR(Expect(keys, "fmt", "e4m3", {"e4m3"}));
+    BATON_RETURN_IF_ERROR(Expect(keys, "activation_scheme", "dynamic", {"dynamic", "static"}));
+    BATON_RETURN_IF_ERROR(ExpectBlock(keys, kBlock));
+    if (keys.Has(kBlock)) return absl::OkStatus();
+  } else if (method == "compressed-tensors") {
+    BATON_RETURN_IF_ERROR(ExpectFp8Groups(keys));
+  } else if (method == "modelopt") {
+    BATON_RETURN_IF_ERROR(Expect(keys, "quant_algo", "", {"FP8"}));
+  }
+  config.fp8_scale_suffix = "_scale";
   return absl::OkStatus();
 }
 

@@ -109,9 +109,12 @@ struct ModelConfig {
   bool qk_norm = false;   // RMSNorm over head_dim of queries and keys, before rope.
   LatentAttention latent;
   Experts experts;
-  // Projections of the layers may be FP8 (e4m3), each block of 128 by 128 with a scale. A router
-  // and what is no matrix never are.
+  // Projections of the layers may be FP8 (e4m3) with scales. A router and what is no matrix never
+  // are.
   bool fp8 = false;
+  // The scales' tensor is the matrix's name and this. "_scale_inv": a scale for each block of 128
+  // by 128. "_scale": one for the matrix, for each of its rows or for each such block.
+  std::string fp8_scale_suffix = "_scale_inv";
   // A token attends to itself and the sliding_window - 1 tokens before it; 0: to all before it.
   int sliding_window = 0;
 

@@ -51,15 +51,32 @@ void AddDeepSeek(const RandomModelOptions& options, bool v3, Json& config) {
       {"original_max_position_embeddings", std::max(1, options.max_position_embeddings / 4)}};
 }
 
+// As each is published.
+Json Quantization(RandomModelOptions::Scales scales) {
+  switch (scales) {
+    case RandomModelOptions::Scales::kBlocks:
+      return {{"quant_method", "fp8"},
+              {"fmt", "e4m3"},
+              {"activation_scheme", "dynamic"},
+              {"weight_block_size", {kFp8Block, kFp8Block}}};
+    case RandomModelOptions::Scales::kRows:
+      return {{"quant_method", "compressed-tensors"},
+              {"format", "float-quantized"},
+              {"config_groups",
+               {{"group_0",
+                 {{"targets", {"Linear"}},
+                  {"weights", {{"type", "float"}, {"num_bits", 8}, {"strategy", "channel"}}}}}}},
+              {"ignore", {"lm_head"}}};
+    case RandomModelOptions::Scales::kTensor:
+      return {{"quant_method", "fp8"}, {"activation_scheme", "static"}};
+  }
+  return {};
+}
+
 // What only some families have. A class's own defaults are what config.json would say anyway.
 void AddFeatures(const RandomModelOptions& options, Json& config) {
   const std::string_view name = options.architecture;
-  if (options.fp8) {
-    config["quantization_config"] = {{"quant_method", "fp8"},
-                                     {"fmt", "e4m3"},
-                                     {"activation_scheme", "dynamic"},
-                                     {"weight_block_size", {kFp8Block, kFp8Block}}};
-  }
+  if (options.fp8) config["quantization_config"] = Quantization(options.fp8_scales);
   if (name == kQwen3Moe.architecture) {
     config["num_experts"] = options.num_experts;
     config["num_experts_per_tok"] = options.num_experts_per_tok;

@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
@@ -18,8 +19,9 @@ int64_t WeightSpec::ElementCount() const {
 namespace {
 
 // Says where the scales of a projection are if it is stored as FP8.
-void MayBeFp8(std::initializer_list<WeightSpec*> specs) {
-  for (WeightSpec* const spec : specs) spec->scale = spec->name + "_scale_inv";
+void MayBeFp8(const ModelConfig& config, std::initializer_list<WeightSpec*> specs) {
+  if (!config.fp8) return;
+  for (WeightSpec* const spec : specs) spec->scale = spec->name + config.fp8_scale_suffix;
 }
 
 }  // namespace
@@ -65,7 +67,7 @@ GatedWeights GatedWeightsOf(const ModelConfig& config, const std::string& prefix
   weights.gate = {absl::StrCat(prefix, names.gate, ".weight"), {inner, hidden}};
   weights.up = {absl::StrCat(prefix, names.up, ".weight"), {inner, hidden}};
   weights.down = {absl::StrCat(prefix, names.down, ".weight"), {hidden, inner}};
-  if (config.fp8) MayBeFp8({&weights.gate, &weights.up, &weights.down});
+  MayBeFp8(config, {&weights.gate, &weights.up, &weights.down});
   return weights;
 }
 
@@ -116,10 +118,8 @@ LatentWeights LatentWeightsOf(const ModelConfig& config, const std::string& atte
   weights.kv_norm = {attention + "kv_a_layernorm.weight", {latent.kv_rank}};
   weights.kv_b = {attention + "kv_b_proj.weight",
                   {heads * (latent.nope_dim + latent.value_dim), latent.kv_rank}};
-  if (config.fp8) {
-    MayBeFp8({&weights.q, &weights.kv_a, &weights.kv_b});
-    if (weights.q_a.has_value()) MayBeFp8({&*weights.q_a});
-  }
+  MayBeFp8(config, {&weights.q, &weights.kv_a, &weights.kv_b});
+  if (weights.q_a.has_value()) MayBeFp8(config, {&*weights.q_a});
   return weights;
 }
 
@@ -152,7 +152,7 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
     weights.k_norm = spec("self_attn.k_norm.weight", {config.head_dim});
   }
   weights.o = spec("self_attn.o_proj.weight", {hidden, config.attended_size()});
-  if (config.fp8) MayBeFp8({&weights.q, &weights.k, &weights.v, &weights.o});
+  MayBeFp8(config, {&weights.q, &weights.k, &weights.v, &weights.o});
   if (config.o_bias) weights.o_bias = spec("self_attn.o_proj.bias", {hidden});
   weights.post_attention_norm = spec("post_attention_layernorm.weight", {hidden});
   AddFeedForward(config, layer, weights);
@@ -235,9 +235,26 @@ std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin,
   return all;
 }
 
-WeightSpec ScalesOf(const WeightSpec& spec) {
+std::vector<int64_t> Fp8Blocks(const std::vector<int64_t>& shape) {
   const auto blocks = [](int64_t size) { return (size + kFp8Block - 1) / kFp8Block; };
-  return {spec.scale, {blocks(spec.shape[0]), blocks(spec.shape[1])}};
+  return {blocks(shape[0]), blocks(shape[1])};
+}
+
+absl::StatusOr<StoredTensor> FindScales(WeightReader& reader, const WeightSpec& spec) {
+  const std::vector<int64_t> blocks = Fp8Blocks(spec.shape);
+  if (absl::EndsWith(spec.scale, "_inv")) return FindWeight(reader, {spec.scale, blocks});
+  BATON_ASSIGN_OR_RETURN(const StoredTensor tensor, reader.Find(spec.scale));
+  const int64_t rows = spec.shape[0];
+  const std::vector<int64_t>& shape = tensor.shape;
+  const std::vector<int64_t> one_each = {rows, 1};
+  if (tensor.ElementCount() != 1 && shape != one_each && shape != std::vector{rows} &&
+      shape != blocks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", spec.scale, " has shape [", absl::StrJoin(shape, ", "),
+                     "], expected one scale, [", rows, ", 1] for the rows, or [",
+                     absl::StrJoin(blocks, ", "), "] for blocks of ", kFp8Block));
+  }
+  return FindWeight(reader, {spec.scale, shape});
 }
 
 absl::StatusOr<StoredTensor> FindWeight(WeightReader& reader, const WeightSpec& spec) {

@@ -79,8 +79,13 @@ WeightSpec HeadWeight(const ModelConfig& config);
 // Everything that the stage of layers [layer_begin, layer_end) reads, each tensor once.
 std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin, int layer_end);
 
-// The scales of a matrix that is stored as FP8: one for each block, those at the edges included.
-WeightSpec ScalesOf(const WeightSpec& spec);
+// Blocks of a matrix that have a scale each, those at the edges included.
+std::vector<int64_t> Fp8Blocks(const std::vector<int64_t>& shape);
+
+// The scales of a matrix that is stored as FP8: F32, BF16 or F16; one for each block, or, unless
+// its name says otherwise (ModelConfig::fp8_scale_suffix), one for each row ([rows] or [rows, 1])
+// or one alone.
+absl::StatusOr<StoredTensor> FindScales(WeightReader& reader, const WeightSpec& spec);
 
 // Finds `spec` and checks its shape and that it is F32, BF16 or F16, or F8_E4M3 where it may have
 // scales; errors name the tensor.

@@ -154,7 +154,7 @@ std::vector<std::string> WrongTensors(WeightReader& reader, const std::vector<We
     const absl::StatusOr<StoredTensor> tensor = FindWeight(reader, spec);
     absl::Status status = tensor.status();
     if (status.ok() && tensor->dtype == DType::kF8E4M3) {
-      status = FindWeight(reader, ScalesOf(spec)).status();
+      status = FindScales(reader, spec).status();
     }
     if (status.ok() && exactly) status = CheckStoredAs(spec, *tensor, type);
     if (status.ok() || !told.insert(std::string(status.message())).second) continue;
@@ -258,6 +258,7 @@ enum class Kind {
   kAdapter,
   kQuantized,
   kKvScale,
+  kActivationScale,
   kExtraLayer,
   kExperts,
   kBias,
@@ -298,6 +299,9 @@ Kind KindOf(const ModelConfig& config, absl::string_view name) {
     return Kind::kAdapter;
   }
   if (EndsWithAny(name, {".k_scale", ".v_scale", ".kv_scale"})) return Kind::kKvScale;
+  if (config.fp8 && EndsWithAny(name, {".input_scale", ".input_scale_ub"})) {
+    return Kind::kActivationScale;
+  }
   if (EndsWithAny(name, {".qweight", ".qzeros", ".scales", ".g_idx", ".weight_scale",
                          ".weight_scale_inv", ".weight_scale_2", ".weight_packed", ".weight_shape",
                          ".input_scale", ".weight_zero_point", ".SCB", ".absmax", ".quant_map"}) ||
@@ -320,8 +324,8 @@ Kind KindOf(const ModelConfig& config, absl::string_view name) {
 }
 
 bool Refused(Kind kind) {
-  return kind != Kind::kMtp && kind != Kind::kKvScale && kind != Kind::kTiedHead &&
-         kind != Kind::kElsewhere;
+  return kind != Kind::kMtp && kind != Kind::kKvScale && kind != Kind::kActivationScale &&
+         kind != Kind::kTiedHead && kind != Kind::kElsewhere;
 }
 
 std::string Reason(Kind kind, const ModelConfig& config) {
@@ -338,6 +342,8 @@ std::string Reason(Kind kind, const ModelConfig& config) {
              "\"quantization_config\" describes it";
     case Kind::kKvScale:
       return "scales of a quantised KV cache are not used: KV is kept as it is computed";
+    case Kind::kActivationScale:
+      return "activations are not rounded to FP8, so that their scales are not used";
     case Kind::kExtraLayer:
       return absl::StrCat("config.json says \"num_hidden_layers\" ", config.num_hidden_layers,
                           ", so these layers would not run");

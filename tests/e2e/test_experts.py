@@ -24,22 +24,32 @@ FAMILIES = {"qwen3-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 
             "deepseek-v3": {"experts": 16, "experts-per-token": 4, "expert-size": 40}}
 
 
-def quantise(model):
-    """Makes the projections of a checkpoint FP8 with a scale for each block of 128 by 128."""
+BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+ROWS = {"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+        "config_groups": {"group_0": {"targets": ["Linear"],
+                                      "weights": {"type": "float", "num_bits": 8, "strategy": "channel"},
+                                      "input_activations": {"type": "float", "num_bits": 8, "dynamic": True}}}}
+
+
+def quantise(model, quantization):
+    """Makes the projections of a checkpoint FP8 with a scale for each block of 128 by 128, or for each row."""
+    by_row = quantization is ROWS
     stored = {}
     for name, tensor in oracle.read_tensors(model).items():
         stored[name] = ("F32", tensor)
         if not name.endswith(("_proj.weight", "_proj_with_mqa.weight")):
             continue
-        blocks = tuple(-(-size // 128) for size in tensor.shape)
+        height, width = (1, tensor.shape[1]) if by_row else (128, 128)
+        blocks = -(-tensor.shape[0] // height), -(-tensor.shape[1] // width)
         scales = np.zeros(blocks, np.float32)
         for i, j in np.ndindex(blocks):
-            scales[i, j] = np.abs(tensor[128 * i:128 * i + 128, 128 * j:128 * j + 128]).max() / 448
-        each = np.repeat(np.repeat(scales, 128, axis=0), 128, axis=1)[:tensor.shape[0], :tensor.shape[1]]
+            block = tensor[height * i:height * i + height, width * j:width * j + width]
+            scales[i, j] = np.abs(block).max() / 448
+        each = np.repeat(np.repeat(scales, height, axis=0), width, axis=1)[:tensor.shape[0], :tensor.shape[1]]
         middles = (oracle.E4M3[:126] + oracle.E4M3[1:127]) / 2
         codes = np.searchsorted(middles, np.abs(tensor) / each) + 128 * np.signbit(tensor)
         stored[name] = ("F8_E4M3", codes.astype(np.uint8))
-        stored[name + "_scale_inv"] = ("F32", scales)
+        stored[name + ("_scale" if by_row else "_scale_inv")] = ("F32", scales)
     header, data = {}, b""
     for name, (dtype, tensor) in stored.items():
         header[name] = {"dtype": dtype, "shape": tensor.shape, "data_offsets": [len(data), len(data) + tensor.nbytes]}
@@ -47,19 +57,18 @@ def quantise(model):
     text = json.dumps(header).encode()
     (model / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
     config = json.loads((model / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic",
-                                     "weight_block_size": [128, 128]}
+    config["quantization_config"] = quantization
     (model / "config.json").write_text(json.dumps(config))
 
 
-@pytest.fixture(scope="module", params=[*sorted(FAMILIES), "fp8", "deepseek-fp8"])
+@pytest.fixture(scope="module", params=[*sorted(FAMILIES), "fp8", "deepseek-fp8", "rows-fp8"])
 def model(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("model") / request.param
     if request.param in FAMILIES:
         return clusters.make_model(directory, family=request.param, layers=4, **FAMILIES[request.param])
     family = "deepseek-v3" if "deepseek" in request.param else "qwen3-moe"
     clusters.make_model(directory, family=family, layers=4, hidden=160, experts=4, **{"expert-size": 136})
-    quantise(directory)
+    quantise(directory, ROWS if "rows" in request.param else BLOCKS)
     return str(directory)
 
 

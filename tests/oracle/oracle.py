@@ -34,6 +34,8 @@ def read_tensors(directory):
         scales, weight = tensors.pop(name), name.removesuffix("_scale_inv")
         each = np.repeat(np.repeat(scales, 128, axis=0), 128, axis=1)
         tensors[weight] = tensors[weight] * each[:tensors[weight].shape[0], :tensors[weight].shape[1]]
+    for name in [name for name in tensors if name.endswith(".weight_scale")]:
+        tensors[name.removesuffix("_scale")] *= tensors.pop(name)
     return tensors
 
 

@@ -15,12 +15,19 @@ static_assert(kFp8Block == kernels::kScaleBlock);
 
 absl::StatusOr<ScaledPart> ScaledPart::Find(WeightReader& reader, const WeightSpec& spec,
                                             const StoredPart& part) {
-  BATON_ASSIGN_OR_RETURN(const StoredTensor stored, FindWeight(reader, ScalesOf(spec)));
+  BATON_ASSIGN_OR_RETURN(const StoredTensor stored, FindScales(reader, spec));
   std::vector<std::byte> bytes(stored.byte_count);
   BATON_RETURN_IF_ERROR(stored.Read(0, bytes));
   ScaledPart scaled(spec.name, part);
   scaled.scales_.resize(static_cast<size_t>(stored.ElementCount()));
-  scaled.scale_columns_ = stored.shape[1];
+  if (scaled.scales_.size() == 1) {
+    scaled.scale_rows_ = spec.shape[0];
+  } else if (stored.shape == Fp8Blocks(spec.shape)) {
+    scaled.scale_rows_ = kFp8Block;
+    scaled.scale_columns_ = stored.shape[1];
+  } else {
+    scaled.scale_rows_ = 1;
+  }
   ConvertToFloat(stored.dtype, bytes, scaled.scales_);
   if (std::ranges::all_of(scaled.scales_, [](float scale) { return std::isfinite(scale); })) {
     return scaled;
@@ -39,9 +46,12 @@ absl::Status ScaledPart::ReadRows(int64_t row, int64_t rows, std::span<std::byte
 }
 
 void ScaledPart::ScalesOfRow(int64_t row, std::span<float> out) const {
-  const int64_t first =
-      (part_.row_begin() + row) / kFp8Block * scale_columns_ + part_.column_begin() / kFp8Block;
-  std::copy_n(scales_.begin() + first, out.size(), out.begin());
+  const auto first = scales_.begin() + (part_.row_begin() + row) / scale_rows_ * scale_columns_;
+  if (scale_columns_ == 1) {
+    std::ranges::fill(out, *first);
+  } else {
+    std::copy_n(first + part_.column_begin() / kFp8Block, out.size(), out.begin());
+  }
 }
 
 absl::Status ScaledPart::ReadValues(int64_t row, int64_t rows, std::span<float> out) const {

@@ -1,4 +1,4 @@
-// FP8 matrices in blocks of kFp8Block rows and columns, each with a scale.
+// FP8 matrices with scales: of blocks of kFp8Block rows and columns, of rows, or of all.
 #ifndef COMMON_ENGINE_WEIGHTS_BLOCK_SCALES_H_
 #define COMMON_ENGINE_WEIGHTS_BLOCK_SCALES_H_
 
@@ -33,7 +33,7 @@ class ScaledPart {
   // The numbers of rows [row, row + rows), a byte for each; InvalidArgument, naming the matrix, for
   // one that is NaN.
   absl::Status ReadRows(int64_t row, int64_t rows, std::span<std::byte> out) const;
-  // The scales of a row's blocks; out has blocks() elements.
+  // The scales of a row's blocks, which may be all the same; out has blocks() elements.
   void ScalesOfRow(int64_t row, std::span<float> out) const;
   // What the numbers of these rows are worth, in float32.
   absl::Status ReadValues(int64_t row, int64_t rows, std::span<float> out) const;
@@ -43,8 +43,9 @@ class ScaledPart {
 
   std::string name_;
   StoredPart part_;
-  std::vector<float> scales_;  // The whole matrix's, [blocks of rows, blocks of columns].
-  int64_t scale_columns_ = 0;
+  std::vector<float> scales_;  // The whole matrix's, [.., scale_columns_].
+  int64_t scale_columns_ = 1;  // For all blocks of columns; 1: for all columns.
+  int64_t scale_rows_ = 0;     // Rows of the matrix that share scales.
 };
 
 }  // namespace baton
