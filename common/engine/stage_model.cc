@@ -4,8 +4,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/engine/kernels/amx.h"
 
 namespace baton {
+
+std::string_view NumericsOf(const ExecutorOptions& options, ElementType weights) {
+  const bool own = options.numerics == CpuNumerics::kAuto && options.kernels.empty() &&
+                   options.backend == Backend::kNative &&
+                   options.linear == LinearBackend::kNative && weights == ElementType::kBFloat16;
+  return own && kernels::RunsAmx() ? "amx_bf16" : "";
+}
+
 namespace {
 
 absl::Status ValidateSlice(const SequenceSlice& slice, const ModelConfig& config,

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,6 +37,10 @@ namespace baton {
 
 // Which implementation multiplies by weights.
 enum class LinearBackend { kNative, kTorch };
+
+// How the native backend multiplies by bfloat16 weights: one multiply-add of float32 after the
+// other, with the same bits on every machine; or by what is fastest on this one.
+enum class CpuNumerics { kExact, kAuto };
 
 // Baton's own kernels, libtorch's operators, or no computation: waits as long as a profile says.
 enum class Backend { kNative, kTorch, kTimed };
@@ -56,7 +61,8 @@ struct ExecutorOptions {
   int page_size = 64;                             // Tokens; a multiple of 16.
   int page_count = 256;                           // All pages are allocated at start.
   int threads = 1;                                // Threads that compute, including the caller's.
-  LinearBackend linear = LinearBackend::kNative;  // With kNative.
+  LinearBackend linear = LinearBackend::kNative;  // With kNative,
+  CpuNumerics numerics = CpuNumerics::kExact;     // and kNative again.
   // The type of the weights in memory. With kBFloat16 the residual stream is also rounded after
   // each layer (README.md says why). Unset: the checkpoint's type (StoredWeightType).
   std::optional<ElementType> dtype;
@@ -67,6 +73,9 @@ struct ExecutorOptions {
   // Called on the loading thread with the loaded fraction in [0, 1]; the last call has 1.
   std::function<void(double)> on_progress;
 };
+
+// "amx_bf16" if products by weights of type `weights` have bits of their own; "": they are exact.
+std::string_view NumericsOf(const ExecutorOptions& options, ElementType weights);
 
 class Communicator;
 

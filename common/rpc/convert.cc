@@ -226,6 +226,7 @@ v1::ModelFingerprint ToProto(const ModelFingerprint& value) {
   proto.set_embedding_hash(value.embedding_hash);
   proto.set_head_hash(value.head_hash);
   proto.set_dtype(value.dtype);
+  proto.set_numerics(value.numerics);
   *proto.mutable_kv_layout() = ToProto(value.kv_layout);
   proto.set_protocol_version(value.protocol_version);
   proto.set_oldest_protocol_version(value.oldest_protocol_version);

@@ -102,6 +102,7 @@ struct ModelFingerprint {
   uint64_t embedding_hash = 0;           // 0: not held, as everywhere but on layer 0's stage.
   uint64_t head_hash = 0;                // Final norm and head; 0: not held.
   std::string dtype;                     // For weights and activations; KV's is in kv_layout.
+  std::string numerics;                  // Products with bits of their own; "": exact ones.
   KvLayout kv_layout;
   uint32_t protocol_version = 0;         // The newest that it speaks,
   uint32_t oldest_protocol_version = 0;  // and the oldest; not above it.

@@ -147,6 +147,7 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
   options.threads = static_cast<int>(options_.threads());
   options.linear =
       options_.linear_backend() == "torch" ? LinearBackend::kTorch : LinearBackend::kNative;
+  options.numerics = options_.cpu_numerics() == "exact" ? CpuNumerics::kExact : CpuNumerics::kAuto;
   options.dtype = ParseElementType(options_.dtype());  // Nothing for auto.
   options.kv_dtype = ParseElementType(options_.kv_cache_dtype());
   options.backend = options_.executor() == "torch"   ? Backend::kTorch
@@ -169,6 +170,10 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
   }
   BATON_ASSIGN_OR_RETURN(WeightReader reader, WeightReader::Open(options_.model_path()));
   BATON_ASSIGN_OR_RETURN(fingerprint_, FingerprintStage(reader, model_, layers.begin, layers.end));
+  fingerprint_.numerics = NumericsOf(options, executor_->activation_type());
+  if (!fingerprint_.numerics.empty()) {
+    LOG(kInfo) << "multiplies by " << fingerprint_.numerics << " (--cpu-numerics auto)";
+  }
   return absl::OkStatus();
 }
 

@@ -73,10 +73,14 @@ absl::StatusOr<ModelFingerprint> FingerprintFromProto(const v1::ModelFingerprint
   if (!IsName(proto.dtype(), kMaxDtypeBytes)) {
     return InvalidField("worker.fingerprint.dtype", "must be the name of a type");
   }
+  if (!proto.numerics().empty() && !IsName(proto.numerics(), kMaxDtypeBytes)) {
+    return InvalidField("worker.fingerprint.numerics", "must be the name of an arithmetic");
+  }
   fingerprint.config_hash = proto.config_hash();
   fingerprint.embedding_hash = proto.embedding_hash();
   fingerprint.head_hash = proto.head_hash();
   fingerprint.dtype = proto.dtype();
+  fingerprint.numerics = proto.numerics();
   fingerprint.protocol_version = proto.protocol_version();
   fingerprint.oldest_protocol_version = proto.oldest_protocol_version() == 0
                                             ? proto.protocol_version()

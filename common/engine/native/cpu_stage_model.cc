@@ -19,6 +19,11 @@ size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows *
 absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options, ElementType dtype,
                                            const kernels::KernelTable& kernels,
                                            ThreadPool& threads) {
+  if (!NumericsOf(options, dtype).empty()) {
+    return LinearFactory([&kernels, &threads](int outputs, int inputs) {
+      return MakeAmxLinear(outputs, inputs, kernels, threads);
+    });
+  }
   if (options.linear != LinearBackend::kTorch) {
     return LinearFactory([dtype, &kernels, &threads](int outputs, int inputs) {
       return MakeNativeLinear(outputs, inputs, dtype, kernels, threads);

@@ -1,5 +1,6 @@
 #include "common/engine/native/native_linear.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/check.h"
 #include "common/device/memory.h"
+#include "common/engine/kernels/amx.h"
 
 namespace baton {
 namespace {
@@ -66,6 +68,50 @@ class NativeLinear final : public Linear {
   ThreadPool& pool_;
   const MemoryBuffer memory_;
   Element* const panels_;
+};
+
+class AmxLinear final : public Linear {
+ public:
+  AmxLinear(int outputs, int inputs, const KernelTable& table, ThreadPool& pool)
+      : Linear(outputs, inputs, ElementType::kBFloat16),
+        table_(table),
+        pool_(pool),
+        memory_(Zeroed(kernels::AmxSize(outputs, inputs) * sizeof(Bf16))),
+        panels_(reinterpret_cast<Bf16*>(memory_.span().data)) {}
+
+  void SetRows(const std::byte* rows, int row_begin, int row_count) override {
+    kernels::PackAmxRows(reinterpret_cast<const Bf16*>(rows), row_begin, row_count, inputs(),
+                         panels_);
+  }
+
+  void Row(int row, float* out) const override { kernels::UnpackAmxRow(matrix(), row, out); }
+
+  void Apply(const float* x, int rows, float* y) const override {
+    const auto columns = static_cast<size_t>(kernels::AmxInputs(inputs()));
+    const auto given = static_cast<size_t>(inputs());
+    // One for all matrices that a thread multiplies by; it is as large as the largest input.
+    thread_local std::vector<Bf16> rounded;
+    rounded.resize(std::max(rounded.size(), static_cast<size_t>(rows) * columns));
+    Bf16* const to = rounded.data();
+    pool_.ParallelFor(rows, [&](int begin, int end) {
+      for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
+        table_.to_bf16(x + row * given, given, to + row * columns);
+        std::fill(to + row * columns + given, to + (row + 1) * columns, Bf16{});
+      }
+    });
+    const int panels = (outputs() + kernels::kAmxPanel - 1) / kernels::kAmxPanel;
+    pool_.ParallelFor(panels, [&](int begin, int end) {
+      kernels::LinearAmx(matrix(), to, rows, begin, end, y, static_cast<size_t>(outputs()));
+    });
+  }
+
+ private:
+  kernels::AmxMatrix matrix() const { return {panels_, outputs(), inputs()}; }
+
+  const KernelTable& table_;
+  ThreadPool& pool_;
+  const MemoryBuffer memory_;
+  Bf16* const panels_;
 };
 
 class NativeScaledLinear final : public ScaledLinear {
@@ -163,6 +209,11 @@ std::unique_ptr<HeadLinear> MakeNativeHeadLinear(int heads, int outputs, int inp
   }
   return std::make_unique<NativeHeadLinear<float, ElementType::kFloat32>>(heads, outputs, inputs,
                                                                           table);
+}
+
+std::unique_ptr<Linear> MakeAmxLinear(int outputs, int inputs, const KernelTable& table,
+                                      ThreadPool& pool) {
+  return std::make_unique<AmxLinear>(outputs, inputs, table, pool);
 }
 
 std::unique_ptr<ScaledLinear> MakeNativeScaledLinear(int outputs, int inputs, int offset,

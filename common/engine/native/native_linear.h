@@ -16,8 +16,12 @@ namespace baton {
 std::unique_ptr<Linear> MakeNativeLinear(int outputs, int inputs, ElementType weights,
                                          const kernels::KernelTable& table, ThreadPool& pool);
 
-// The same of FP8 weights with scales, which are kept as they are. The bits are those of the
-// float32 values that they are worth.
+// Of bfloat16 weights, by kernels::LinearAmx: batch invariant, with bits of its own. If RunsAmx().
+std::unique_ptr<Linear> MakeAmxLinear(int outputs, int inputs, const kernels::KernelTable& table,
+                                      ThreadPool& pool);
+
+// MakeNativeLinear's of FP8 weights with scales, which are kept as they are. The bits are those of
+// the float32 values that they are worth.
 std::unique_ptr<ScaledLinear> MakeNativeScaledLinear(int outputs, int inputs, int offset,
                                                      const kernels::KernelTable& table,
                                                      ThreadPool& pool);

@@ -224,6 +224,12 @@ absl::Status CheckModels(const WorkerInfo& joining, const WorkerInfo& member) {
     return differ("model config (hash)", Text(a.config_hash), Text(b.config_hash));
   }
   if (a.dtype != b.dtype) return differ("dtype", a.dtype, b.dtype);
+  if (a.numerics != b.numerics) {
+    const auto name = [](const ModelFingerprint& of) {
+      return of.numerics.empty() ? "exact" : of.numerics;
+    };
+    return differ("arithmetic (--cpu-numerics exact is the same everywhere)", name(a), name(b));
+  }
   const KvLayout& x = a.kv_layout;
   const KvLayout& y = b.kv_layout;
   if (x.page_size != y.page_size) return differ_number("page size", x.page_size, y.page_size);

@@ -1,0 +1,173 @@
+#include "common/engine/kernels/amx.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace baton::kernels {
+namespace {
+
+constexpr int kTileRows = 16;
+constexpr int kTileOutputs = 16;
+constexpr int kPassRows = 2 * kTileRows;
+// So many inputs of a panel (128 KiB) stay in the second-level cache while all rows pass over them.
+constexpr int kInputBlock = 2048;
+constexpr size_t kPairBytes = kAmxPanel * 2 * sizeof(Bf16);
+
+// Tiles 0 to 3 are sums of two rows of tiles by two columns; 4 and 5 rows of x; 6 and 7 weights.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t column_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// Of `upper` rows in the first tile of a pass, and `lower` in the second; 0: it has none.
+void Configure(int upper, int lower) {
+  TileConfig config;
+  const auto set = [&config](int tile, int rows) {
+    config.rows[tile] = static_cast<uint8_t>(rows);
+    config.column_bytes[tile] = 64;
+  };
+  for (const int tile : {0, 1, 4}) set(tile, upper);
+  for (const int tile : {2, 3, 5}) set(tile, std::max(1, lower));
+  for (const int tile : {6, 7}) set(tile, kTileRows);
+  _tile_loadconfig(&config);
+}
+
+// A tile of y, which may lack columns: its sums then go through `whole`.
+class Out {
+ public:
+  Out(float* at, size_t stride, int rows, int columns)
+      : at_(at), stride_(stride), rows_(rows), columns_(columns) {}
+
+  // Where the tile is to be loaded from and stored to, with bytes() between rows.
+  float* Place(bool begun) {
+    if (columns_ == kTileOutputs) return at_;
+    if (begun) Copy([](float* in, float* out, size_t size) { std::memcpy(out, in, size); });
+    return whole_[0];
+  }
+  long bytes() const {
+    return static_cast<long>((columns_ == kTileOutputs ? stride_ : kTileOutputs) * sizeof(float));
+  }
+  // After it was stored.
+  void End() {
+    if (columns_ == kTileOutputs) return;
+    Copy([](float* in, float* out, size_t size) { std::memcpy(in, out, size); });
+  }
+
+ private:
+  template <typename CopyRow>
+  void Copy(const CopyRow& copy) {
+    if (columns_ <= 0) return;
+    for (int row = 0; row < rows_; ++row) {
+      copy(at_ + static_cast<size_t>(row) * stride_, whole_[row],
+           static_cast<size_t>(columns_) * sizeof(float));
+    }
+  }
+
+  float* const at_;
+  const size_t stride_;  // In floats.
+  const int rows_;
+  const int columns_;
+  alignas(64) float whole_[kTileRows][kTileOutputs];
+};
+
+// Tiles are named by literals, since an instruction has their number in it.
+#define BATON_LOAD_SUMS(tile, out, begun)                  \
+  do {                                                     \
+    if (begun) {                                           \
+      _tile_loadd(tile, (out).Place(true), (out).bytes()); \
+    } else {                                               \
+      _tile_zero(tile);                                    \
+    }                                                      \
+  } while (false)
+#define BATON_STORE_SUMS(tile, out)                        \
+  do {                                                     \
+    _tile_stored(tile, (out).Place(false), (out).bytes()); \
+    (out).End();                                           \
+  } while (false)
+
+// Up to kPassRows rows by one panel, inputs [begin, end).
+template <bool kLower>
+void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, int begin, int end,
+          float* y, size_t y_stride) {
+  const auto inputs = static_cast<size_t>(AmxInputs(w.inputs));
+  const int columns = w.outputs - panel * kAmxPanel;
+  const int left = std::min(columns, kTileOutputs);
+  const int right = std::min(columns - kTileOutputs, kTileOutputs);
+  float* const to = y + panel * kAmxPanel;
+  float* const below = to + static_cast<size_t>(kTileRows) * y_stride;
+  Out upper_left(to, y_stride, upper, left);
+  Out upper_right(to + kTileOutputs, y_stride, upper, right);
+  Out lower_left(below, y_stride, lower, left);
+  Out lower_right(below + kTileOutputs, y_stride, lower, right);
+  const bool begun = begin > 0;
+  BATON_LOAD_SUMS(0, upper_left, begun);
+  BATON_LOAD_SUMS(1, upper_right, begun);
+  if constexpr (kLower) {
+    BATON_LOAD_SUMS(2, lower_left, begun);
+    BATON_LOAD_SUMS(3, lower_right, begun);
+  }
+  const char* weights =
+      reinterpret_cast<const char*>(w.panels) +
+      (static_cast<size_t>(panel) * inputs + static_cast<size_t>(begin)) / 2 * kPairBytes;
+  const Bf16* rows = x + begin;
+  const auto row_bytes = static_cast<long>(inputs * sizeof(Bf16));
+  for (int i = begin; i < end; i += kAmxBlock) {
+    _tile_loadd(6, weights, static_cast<long>(kPairBytes));
+    _tile_loadd(4, rows, row_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, weights + kPairBytes / 2, static_cast<long>(kPairBytes));
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kLower) {
+      _tile_loadd(5, rows + static_cast<size_t>(kTileRows) * inputs, row_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    } else {
+      // Few rows are bound by memory, and the hardware's prefetchers stop at each page.
+      for (size_t line = 0; line < kTileRows * kPairBytes; line += 64) {
+        _mm_prefetch(weights + 2 * kTileRows * kPairBytes + line, _MM_HINT_T0);
+      }
+    }
+    weights += kAmxBlock / 2 * kPairBytes;
+    rows += kAmxBlock;
+  }
+  BATON_STORE_SUMS(0, upper_left);
+  BATON_STORE_SUMS(1, upper_right);
+  if constexpr (kLower) {
+    BATON_STORE_SUMS(2, lower_left);
+    BATON_STORE_SUMS(3, lower_right);
+  }
+}
+
+}  // namespace
+
+void LinearAmx(const AmxMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
+               float* y, size_t y_stride) {
+  const int all = AmxInputs(w.inputs);
+  const auto inputs = static_cast<size_t>(all);
+  const int block = rows <= kPassRows ? all : kInputBlock;
+  int configured = 0;  // Rows that tiles are configured for.
+  for (int begin = 0; begin < all; begin += block) {
+    const int end = std::min(begin + block, all);
+    for (int panel = panel_begin; panel < panel_end; ++panel) {
+      for (int row = 0; row < rows; row += kPassRows) {
+        const int count = std::min(rows - row, kPassRows);
+        const int upper = std::min(count, kTileRows);
+        const int lower = count - upper;
+        if (configured != count) Configure(upper, lower);
+        configured = count;
+        const auto at = static_cast<size_t>(row);
+        (lower > 0 ? Pass<true> : Pass<false>)(w, x + at * inputs, upper, lower, panel, begin, end,
+                                               y + at * y_stride, y_stride);
+      }
+    }
+  }
+  _tile_release();
+}
+
+}  // namespace baton::kernels

@@ -1,0 +1,128 @@
+#include "common/engine/kernels/amx.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "common/base/random.h"
+
+namespace baton::kernels {
+namespace {
+
+std::vector<float> RandomFloats(size_t count, uint64_t seed) {
+  Random random(seed);
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(random.Uniform() * 2 - 1);
+  return values;
+}
+
+std::vector<Bf16> Rounded(const std::vector<float>& values) {
+  std::vector<Bf16> rounded(values.size());
+  FindKernels("")->to_bf16(values.data(), values.size(), rounded.data());
+  return rounded;
+}
+
+float Wide(Bf16 value) {
+  float wide = 0;
+  FindKernels("")->from_bf16(&value, 1, &wide);
+  return wide;
+}
+
+struct Matrix {
+  int outputs;
+  int inputs;
+  std::vector<Bf16> rows;
+  std::vector<Bf16> panels;
+
+  Matrix(int outputs, int inputs, uint64_t seed = 1)
+      : outputs(outputs),
+        inputs(inputs),
+        rows(Rounded(RandomFloats(static_cast<size_t>(outputs * inputs), seed))),
+        panels(AmxSize(outputs, inputs)) {
+    PackAmxRows(rows.data(), 0, outputs, inputs, panels.data());
+  }
+  AmxMatrix packed() const { return {panels.data(), outputs, inputs}; }
+  // Each row zero behind the inputs.
+  std::vector<Bf16> Input(int count) const {
+    const std::vector<Bf16> given = Rounded(RandomFloats(static_cast<size_t>(count * inputs), 7));
+    const int width = AmxInputs(inputs);
+    std::vector<Bf16> padded(static_cast<size_t>(count * width));
+    for (int row = 0; row < count; ++row) {
+      std::copy_n(given.begin() + row * inputs, inputs, padded.begin() + row * width);
+    }
+    return padded;
+  }
+};
+
+TEST(AmxPackTest, RowsAreUnpackedAsTheyWere) {
+  for (const auto& [outputs, inputs] : {std::pair{1, 1}, {33, 31}, {64, 32}, {70, 45}}) {
+    const Matrix matrix(outputs, inputs);
+    std::vector<float> row(static_cast<size_t>(inputs));
+    for (int r = 0; r < outputs; ++r) {
+      UnpackAmxRow(matrix.packed(), r, row.data());
+      for (int c = 0; c < inputs; ++c) {
+        ASSERT_EQ(row[static_cast<size_t>(c)],
+                  Wide(matrix.rows[static_cast<size_t>(r * inputs + c)]));
+      }
+    }
+  }
+}
+
+class AmxTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!RunsAmx()) GTEST_SKIP() << "this CPU has no AMX for bfloat16";
+  }
+};
+
+TEST_F(AmxTest, ProductsAreThoseOfTheDefinition) {
+  for (const int rows : {1, 15, 16, 17, 32, 33, 70}) {
+    for (const auto& [outputs, inputs] :
+         {std::pair{1, 1}, {16, 33}, {31, 64}, {33, 100}, {96, 2'100}}) {
+      const Matrix matrix(outputs, inputs);
+      const std::vector<Bf16> x = matrix.Input(rows);
+      const size_t stride = static_cast<size_t>(outputs) + 3;
+      std::vector<float> y(static_cast<size_t>(rows) * stride, 7);
+      LinearAmx(matrix.packed(), x.data(), rows, 0, (outputs + kAmxPanel - 1) / kAmxPanel, y.data(),
+                stride);
+      for (int r = 0; r < rows; ++r) {
+        for (int o = 0; o < outputs; ++o) {
+          double sum = 0;
+          for (int i = 0; i < inputs; ++i) {
+            sum += double{Wide(x[static_cast<size_t>(r * AmxInputs(inputs) + i)])} *
+                   double{Wide(matrix.rows[static_cast<size_t>(o * inputs + i)])};
+          }
+          const size_t at = static_cast<size_t>(r) * stride + static_cast<size_t>(o);
+          ASSERT_NEAR(y[at], sum, 1e-5 * inputs) << rows << " x " << outputs << " x " << inputs;
+        }
+        for (size_t gap = static_cast<size_t>(outputs); gap < stride; ++gap) {
+          ASSERT_EQ(y[static_cast<size_t>(r) * stride + gap], 7) << "behind a row";
+        }
+      }
+    }
+  }
+}
+
+// However many rows there are, and however threads share the panels.
+TEST_F(AmxTest, ARowHasTheSameBitsInEveryBatch) {
+  const Matrix matrix(100, 2'100);
+  constexpr int kRows = 70;
+  const std::vector<Bf16> x = matrix.Input(kRows);
+  std::vector<float> all(kRows * 100);
+  LinearAmx(matrix.packed(), x.data(), kRows, 0, 4, all.data(), 100);
+  for (const int rows : {1, 5, 16, 20, 33}) {
+    for (int begin = 0; begin + rows <= kRows; begin += rows) {
+      std::vector<float> some(static_cast<size_t>(rows) * 100);
+      const Bf16* const from = x.data() + begin * AmxInputs(2'100);
+      LinearAmx(matrix.packed(), from, rows, 0, 1, some.data(), 100);
+      LinearAmx(matrix.packed(), from, rows, 1, 4, some.data(), 100);
+      ASSERT_EQ(std::memcmp(some.data(), all.data() + begin * 100, some.size() * sizeof(float)), 0)
+          << rows << " rows from " << begin;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton::kernels
