@@ -80,5 +80,24 @@ TEST(ConstraintsTest, TheVocabularyIsLoadedAtOnce) {
   loaded.WaitForNotification();
 }
 
+// A request may be read twice: when its structure is to be compiled, and when it begins.
+TEST(ConstraintsTest, WhatIsUsedIsFoundAgain) {
+  Constraints constraints([] { return absl::FailedPreconditionError("no tokenizer"); });
+  const auto find = [&](size_t number) {
+    v1::TextStructure structure;
+    structure.set_regex(std::to_string(number));
+    auto found = constraints.Find(structure);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return *std::move(found);
+  };
+  const auto used = find(0);
+  const std::weak_ptr<const PendingConstraint> unused = find(1);
+  for (size_t i = 2; i < 3 * Constraints::kMaxKept; ++i) {
+    EXPECT_FALSE(find(i)->Await().ok());
+  }
+  EXPECT_EQ(find(0), used);
+  EXPECT_TRUE(unused.expired());
+}
+
 }  // namespace
 }  // namespace baton
