@@ -13,7 +13,7 @@ namespace baton {
 // are refused at join. A new version first comes with both in the range, and the old one goes a
 // release later, so that a cluster can be upgraded process by process.
 inline constexpr uint32_t kOldestProtocolVersion = 2;
-inline constexpr uint32_t kProtocolVersion = 7;
+inline constexpr uint32_t kProtocolVersion = 8;
 static_assert(kOldestProtocolVersion <= kProtocolVersion);
 // The first in which Prefill.Start reads fixed_prompt_token_ids.
 inline constexpr uint32_t kFixedPromptIdsVersion = 3;
@@ -31,6 +31,8 @@ inline constexpr uint32_t kFirstPageVersion = 7;
 inline constexpr uint32_t kReasoningBudgetVersion = 7;
 // The first whose workers go on with a text that others began (SamplingParams.drawn_tokens).
 inline constexpr uint32_t kResumeVersion = 7;
+// The first whose last stages answer CompileStructure.
+inline constexpr uint32_t kCompileVersion = 8;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {

@@ -40,13 +40,13 @@ void DecodeShell::Begin(Asked asked) {
   Handle(std::move(asked.request));
 }
 
-void DecodeShell::BeginCompiled(bool all) {
-  for (Asked& asked : compiling_.Take(all)) Begin(std::move(asked));
+void DecodeShell::BeginCompiled(int64_t now_us) {
+  for (Asked& asked : compiling_.Take(now_us)) Begin(std::move(asked));
 }
 
 void DecodeShell::BeginDrain(int64_t deadline_us) {
   Handle(DrainBegan{deadline_us});
-  BeginCompiled(/*all=*/true);  // They are refused.
+  BeginCompiled(kNeverUs);  // They are refused.
 }
 
 void DecodeShell::Open(uint64_t attempt_id, uint64_t generation,
@@ -108,7 +108,7 @@ void DecodeShell::OnStepFinished(const StepFinished& finished, int64_t compute_u
 }
 
 int64_t DecodeShell::Wake(int64_t now_us) {
-  BeginCompiled(/*all=*/false);
+  BeginCompiled(now_us);
   if (core_.NextDeadlineUs() <= now_us) Handle(Tick{});
   return std::min(core_.NextDeadlineUs(), compiling_.NextUs(now_us));
 }

@@ -87,7 +87,7 @@ class DecodeShell {
     return [attempt_id](const Asked& asked) { return asked.request.attempt_id == attempt_id; };
   }
   void Begin(Asked asked);
-  void BeginCompiled(bool all);
+  void BeginCompiled(int64_t now_us);
   void Handle(Event event) { events_.Raise(std::move(event)); }
   void HandleOne(const Event& event);
   void Perform(Action& action);

@@ -194,6 +194,7 @@ absl::StatusOr<WiringEvent> ChainWiring::EventOf(int member, uint64_t epoch,
     case v1::LinkResponse::kPlanDone:
     case v1::LinkResponse::kRequestClosed:
     case v1::LinkResponse::kReport:
+    case v1::LinkResponse::kCompiled:
       return ReportHeard{member, epoch};
     case v1::LinkResponse::kPong:
       return StageHeard{member, epoch};

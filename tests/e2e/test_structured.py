@@ -277,3 +277,31 @@ def test_a_stream_goes_on_beside_hostile_requests(served):
         finally:
             over.set()
         assert all(one.result() > 0 for one in running)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_nobody_waits_for_what_a_later_stage_compiles(tmp_path, ranks):
+    """The last stage takes minutes for one structure. Others are answered meanwhile, and so is the request that asked
+    for it when another life of the stage has compiled it."""
+    with clusters.Cluster(AUSTEN, tmp_path, stages=2, chains=0, decodes=0, colocated=1, ranks=ranks,
+                          flags=["--page-size", 16], router_flags=["--pairing-timeout-ms", 60_000],
+                          colocated_flags=["--failpoints", "structure.compile=delay:300000@1"]) as cluster, \
+            concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first, last = (cluster.processes[f"colocated-0-{stage}" + ("" if ranks == 1 else "-0")] for stage in (0, 1))
+
+        def complete(**body):
+            status, answer = cluster.post("/v1/completions", {"prompt": "It is", "max_tokens": 30, **body})
+            assert status == 200, answer
+            return answer["choices"][0]["text"]
+
+        slow = pool.submit(complete, regex="[0-9]{5}")
+        try:
+            clusters.wait_until(lambda: "failpoint structure.compile:" in last.log(), 30, "the last stage to compile")
+            for _ in range(3):
+                complete()
+            assert not slow.done() and "breaks" not in first.log()
+        finally:
+            last.kill()
+        last.arguments = last.arguments[:last.arguments.index("--failpoints")]
+        last.start()
+        assert re.fullmatch("[0-9]{5}", slow.result())

@@ -3,6 +3,7 @@
 #ifndef COMMON_ENGINE_SAMPLING_COMPILING_REQUESTS_H_
 #define COMMON_ENGINE_SAMPLING_COMPILING_REQUESTS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,7 +23,14 @@ class CompilingRequests {
   // Takes `request` if there is something to wait for, and room.
   bool Hold(const std::shared_ptr<const PendingConstraint>& constraint, Request& request) {
     if (constraint == nullptr || constraint->ready() || held_.size() >= kMost) return false;
-    held_.push_back({constraint, std::move(request)});
+    held_.push_back({constraint, kNeverUs, std::move(request)});
+    return true;
+  }
+  // Takes `request`, whose structure another process compiles, until Remove or that time; if there
+  // is room.
+  bool HoldUntil(int64_t until_us, Request& request) {
+    if (held_.size() >= kMostElsewhere) return false;
+    held_.push_back({nullptr, until_us, std::move(request)});
     return true;
   }
   // The one that `is` it; null, or nothing, if there is none.
@@ -43,12 +51,12 @@ class CompilingRequests {
     }
     return std::nullopt;
   }
-  // Those that need not wait any more, or `all`, in their order.
-  std::vector<Request> Take(bool all) {
+  // Those that need not wait any more, in their order. At kNeverUs: all.
+  std::vector<Request> Take(int64_t now_us) {
     std::vector<Request> taken;
     std::vector<Held> left;
     for (Held& held : held_) {
-      if (all || held.constraint->ready()) {
+      if (now_us >= held.until_us || (held.constraint != nullptr && held.constraint->ready())) {
         taken.push_back(std::move(held.request));
       } else {
         left.push_back(std::move(held));
@@ -58,17 +66,25 @@ class CompilingRequests {
     return taken;
   }
   // When to look again.
-  int64_t NextUs(int64_t now_us) const { return held_.empty() ? kNeverUs : now_us + kLookAgainUs; }
+  int64_t NextUs(int64_t now_us) const {
+    int64_t next_us = kNeverUs;
+    for (const Held& held : held_) {
+      next_us = std::min(next_us, held.constraint ? now_us + kLookAgainUs : held.until_us);
+    }
+    return next_us;
+  }
   bool empty() const { return held_.empty(); }
 
   static constexpr size_t kMost = 1024;
+  static constexpr size_t kMostElsewhere = 256;  // Which another process may queue.
 
  private:
   // Rejected: a call from the compiling thread, which the service might not outlive.
   static constexpr int64_t kLookAgainUs = 2'000;
 
   struct Held {
-    std::shared_ptr<const PendingConstraint> constraint;
+    std::shared_ptr<const PendingConstraint> constraint;  // Null: it is compiled elsewhere.
+    int64_t until_us = kNeverUs;
     Request request;
   };
 

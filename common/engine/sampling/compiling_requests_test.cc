@@ -43,10 +43,11 @@ TEST_F(CompilingRequestsTest, EachWaitsForItsOwn) {
     EXPECT_TRUE(Hold(id, of));
   }
   EXPECT_GT(requests_.NextUs(5), 5);
-  EXPECT_THAT(requests_.Take(false), IsEmpty());
+  EXPECT_THAT(requests_.Take(5), IsEmpty());
   quick->Set(absl::UnknownError(""));
-  EXPECT_THAT(requests_.Take(false), ElementsAre("2", "4"));
-  EXPECT_THAT(requests_.Take(true), ElementsAre("1", "3")) << "a service that ends waits no more";
+  EXPECT_THAT(requests_.Take(5), ElementsAre("2", "4"));
+  EXPECT_THAT(requests_.Take(kNeverUs), ElementsAre("1", "3"))
+      << "a service that ends waits no more";
 }
 
 TEST_F(CompilingRequestsTest, OneMayLeave) {
@@ -61,13 +62,32 @@ TEST_F(CompilingRequestsTest, OneMayLeave) {
   EXPECT_EQ(requests_.Remove(is("1")), "1");
   EXPECT_EQ(requests_.Find(is("1")), nullptr);
   slow->Set(absl::UnknownError(""));
-  EXPECT_THAT(requests_.Take(false), ElementsAre("2"));
+  EXPECT_THAT(requests_.Take(5), ElementsAre("2"));
 }
 
 TEST_F(CompilingRequestsTest, TheirNumberIsBounded) {
   const auto slow = Pending();
   for (size_t i = 0; i < CompilingRequests<std::string>::kMost; ++i) ASSERT_TRUE(Hold(1, slow));
   EXPECT_FALSE(Hold(2, slow));
+}
+
+TEST_F(CompilingRequestsTest, WhatIsCompiledElsewhereWaitsUntilItIsRemovedOrUntilATime) {
+  const auto hold = [this](int64_t until_us, std::string request) {
+    return requests_.HoldUntil(until_us, request);
+  };
+  EXPECT_TRUE(hold(900, "late"));
+  EXPECT_TRUE(hold(700, "soon"));
+  EXPECT_TRUE(hold(700, "told"));
+  EXPECT_EQ(requests_.NextUs(5), 700) << "nothing is to be looked at before";
+  EXPECT_THAT(requests_.Take(699), IsEmpty());
+  EXPECT_EQ(requests_.Remove([](const std::string& held) { return held == "told"; }), "told");
+  EXPECT_THAT(requests_.Take(700), ElementsAre("soon"));
+  EXPECT_THAT(requests_.Take(kNeverUs), ElementsAre("late"));
+  for (size_t i = 0; i < CompilingRequests<std::string>::kMostElsewhere; ++i) {
+    ASSERT_TRUE(hold(1, ""));
+  }
+  EXPECT_FALSE(hold(1, ""));
+  EXPECT_TRUE(Hold(1, Pending())) << "the other process is not asked";
 }
 
 // The first request must not wait for the vocabulary longer than for a schema.
@@ -78,6 +98,25 @@ TEST(ConstraintsTest, TheVocabularyIsLoadedAtOnce) {
     return absl::FailedPreconditionError("no tokenizer");
   });
   loaded.WaitForNotification();
+}
+
+// A request may be read twice: when its structure is to be compiled, and when it begins.
+TEST(ConstraintsTest, WhatIsUsedIsFoundAgain) {
+  Constraints constraints([] { return absl::FailedPreconditionError("no tokenizer"); });
+  const auto find = [&](size_t number) {
+    v1::TextStructure structure;
+    structure.set_regex(std::to_string(number));
+    auto found = constraints.Find(structure);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return *std::move(found);
+  };
+  const auto used = find(0);
+  const std::weak_ptr<const PendingConstraint> unused = find(1);
+  for (size_t i = 2; i < 3 * Constraints::kMaxKept; ++i) {
+    EXPECT_FALSE(find(i)->Await().ok());
+  }
+  EXPECT_EQ(find(0), used);
+  EXPECT_TRUE(unused.expired());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/status.h"
 
 namespace baton {
@@ -96,11 +97,18 @@ absl::StatusOr<std::shared_ptr<const PendingConstraint>> Constraints::Find(
   jobs_.push_back({std::move(source), structure.has_reasoning_budget(), pending});
   kept_.push_front({key, pending});
   by_key_[std::move(key)] = kept_.begin();
-  if (kept_.size() > kMaxKept) {
-    by_key_.erase(kept_.back().key);
-    kept_.pop_back();
-  }
+  DropUnused();
   return pending;
+}
+
+// Not what requests use: one whose structure is compiled would wait for it again.
+void Constraints::DropUnused() {
+  for (auto kept = kept_.end(); kept_.size() > kMaxKept && kept != kept_.begin();) {
+    --kept;
+    if (kept->constraint.use_count() > 1) continue;  // If 1: only this hands it out, with the lock.
+    by_key_.erase(kept->key);
+    kept = kept_.erase(kept);
+  }
 }
 
 void Constraints::Run() {
@@ -121,6 +129,7 @@ void Constraints::Run() {
 
 PendingConstraint::Result Constraints::Compile(const Job& job) {
   if (!vocabulary_.ok()) return vocabulary_.status();
+  BATON_RETURN_IF_ERROR(Failpoint("structure.compile"));
   auto rules = std::make_shared<TextRules>();
   rules->vocabulary = *vocabulary_;
   rules->source = job.source;

@@ -67,7 +67,7 @@ class Constraints {
   // RESOURCE_EXHAUSTED while too many wait to be compiled; else as SourceOf.
   absl::StatusOr<std::shared_ptr<const PendingConstraint>> Find(const v1::TextStructure& structure);
 
-  static constexpr size_t kMaxKept = 32;  // Those that requests use stay beyond it.
+  static constexpr size_t kMaxKept = 32;  // And those that requests use.
   static constexpr size_t kMaxWaiting = 256;
 
  private:
@@ -82,6 +82,7 @@ class Constraints {
   };
 
   void Run();
+  void DropUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   PendingConstraint::Result Compile(const Job& job);
 
   const std::function<absl::StatusOr<Vocabulary>()> load_;

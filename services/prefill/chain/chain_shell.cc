@@ -56,6 +56,7 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   callbacks.on_down = [this](const absl::Status& reason) {
     options_.stage->EndEpoch(reason);
     Handle(ChainDown{reason});
+    BeginCompiled(kNeverUs);  // No answers come; they are refused, as all requests now.
   };
   callbacks.plans_done = [this](int stage) { return planner_.plans_done(stage); };
   callbacks.on_report = [this](const links::PassReport& of, const v1::LinkResponse& response) {
@@ -88,6 +89,11 @@ absl::Status ChainShell::OnReport(const links::PassReport& of, const v1::LinkRes
     Handle(StageRequestClosed{of.stage, of.epoch, closed, of.rank});
     return absl::OkStatus();
   }
+  if (response.has_compiled()) {
+    BATON_ASSIGN_OR_RETURN(const absl::Status status, FromProto(response.compiled()));
+    OnCompiled(response.compiled().attempt_id(), status);
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError("a report that is none of a prefill stage");
 }
 
@@ -108,6 +114,11 @@ void ChainShell::Call::Refuse(const absl::Status& status) const {
   stream->Conclude(status);
 }
 
+absl::Status ChainShell::Named(const absl::Status& status) const {
+  if (status.ok() || LegOf(status).has_value()) return status;
+  return WithLeg(status, "prefill", options_.place.self.instance.id);
+}
+
 void ChainShell::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
   Ask({std::move(start), {std::move(call), nullptr, nullptr, NowUs()}});
 }
@@ -125,13 +136,40 @@ void ChainShell::Ask(Asked asked) {
         absl::StrCat("attempt ", attempt_id, " is in the prefill chain already"));
   }
   if (!refusal.ok()) {
-    asked.call.Refuse(WithLeg(refusal, "prefill", options_.place.self.instance.id));
+    asked.call.Refuse(Named(refusal));
     return;
   }
   const std::shared_ptr<const PendingConstraint> constraint =
       asked.start.prompt->sampler.params().constraint;
-  if (planner_.draining() || !compiling_.Hold(constraint, asked)) {
+  if (planner_.draining() || (!compiling_.Hold(constraint, asked) && !HoldForLastStage(asked))) {
     Begin(std::move(asked));
+  }
+}
+
+// Where a later stage draws, and there is a structure that it may have to compile.
+bool ChainShell::HoldForLastStage(Asked& asked) {
+  const links::ChainPlace& place = options_.place;
+  const v1::SamplingParams& sampling = asked.start.prompt->sampling;
+  if (place.stages == 1 || !sampling.has_structure() || !planner_.up() ||
+      oldest_version_ < kCompileVersion) {
+    return false;
+  }
+  v1::LinkRequest request;
+  request.mutable_compile()->set_attempt_id(asked.start.attempt_id);
+  *request.mutable_compile()->mutable_sampling() = sampling;
+  // Rejected: to begin it before, uncompiled. The plan that draws it would take too long, and end
+  // the epoch.
+  const int64_t deadline_us = asked.call.begun_us + asked.start.timeout_ms * 1000;
+  if (!compiling_.HoldUntil(deadline_us, asked)) return false;
+  wiring_->Send((place.stages - 1) * place.ranks(), std::move(request));  // Its rank 0 draws.
+  return true;
+}
+
+void ChainShell::OnCompiled(uint64_t attempt_id, const absl::Status& status) {
+  if (!status.ok()) {
+    EndHeld(Is(attempt_id), status);
+  } else if (std::optional<Asked> asked = compiling_.Remove(Is(attempt_id))) {
+    Begin(*std::move(asked));
   }
 }
 
@@ -154,35 +192,37 @@ void ChainShell::Begin(Asked asked) {
   Handle(std::move(event));
 }
 
-void ChainShell::BeginCompiled(bool all) {
-  for (Asked& asked : compiling_.Take(all)) Begin(std::move(asked));
+void ChainShell::BeginCompiled(int64_t now_us) {
+  for (Asked& asked : compiling_.Take(now_us)) Begin(std::move(asked));
 }
 
 void ChainShell::BeginDrain(int64_t deadline_us) {
   Handle(DrainBegan{deadline_us});
-  BeginCompiled(/*all=*/true);  // They are refused.
+  BeginCompiled(kNeverUs);  // They are refused.
 }
 
 void ChainShell::Cancel(const std::shared_ptr<StartCall>& call) {
-  BeginIf([&](const Asked& asked) { return asked.call.start == call; });
+  const absl::Status reason = absl::CancelledError("the caller has gone away");
+  if (EndHeld([&](const Asked& asked) { return asked.call.start == call; }, reason)) return;
   const auto found = std::find_if(calls_.begin(), calls_.end(),
                                   [&](const auto& entry) { return entry.second.start == call; });
   if (found == calls_.end()) return;
-  Handle(AbortRequested{found->first, absl::CancelledError("the caller has gone away")});
+  Handle(AbortRequested{found->first, reason});
 }
 
 void ChainShell::Cancel(const std::shared_ptr<worker::TokenStream>& stream) {
   if (stream == nullptr) return;  // It has ended meanwhile.
-  BeginIf([&](const Asked& asked) { return asked.call.stream == stream; });
+  const absl::Status reason = absl::CancelledError("the stream was cancelled");
+  if (EndHeld([&](const Asked& asked) { return asked.call.stream == stream; }, reason)) return;
   const auto found = std::find_if(calls_.begin(), calls_.end(),
                                   [&](const auto& entry) { return entry.second.stream == stream; });
   if (found == calls_.end()) return;
-  Handle(AbortRequested{found->first, absl::CancelledError("the stream was cancelled")});
+  Handle(AbortRequested{found->first, reason});
 }
 
 void ChainShell::Abort(uint64_t attempt_id, const std::string& reason) {
-  BeginIf(Is(attempt_id));
-  Handle(AbortRequested{attempt_id, absl::CancelledError(reason.empty() ? "aborted" : reason)});
+  const absl::Status status = absl::CancelledError(reason.empty() ? "aborted" : reason);
+  if (!EndHeld(Is(attempt_id), status)) Handle(AbortRequested{attempt_id, status});
 }
 
 int ChainShell::FlushCache() {
@@ -196,15 +236,15 @@ void ChainShell::OnView(const std::vector<worker::PeerWorker>& workers) {
 }
 
 int64_t ChainShell::Wake(int64_t now_us) {
-  BeginCompiled(/*all=*/false);
+  BeginCompiled(now_us);
   if (planner_.NextDeadlineUs() <= now_us) Handle(Tick{});
   const int64_t wiring_us = wiring_->Wake(now_us);
   return std::min({wiring_us, planner_.NextDeadlineUs(), compiling_.NextUs(now_us)});
 }
 
 void ChainShell::Stop() {
-  BeginCompiled(/*all=*/true);
   wiring_->Stop();
+  BeginCompiled(kNeverUs);  // They are refused, for the chain is down.
   if (profile_ != nullptr) profile_->KeepLast(planner_.costs());
 }
 
@@ -334,10 +374,7 @@ void ChainShell::Perform(const FinishRequest& action) {
   BATON_CHECK(found != calls_.end()) << "attempt " << action.attempt_id << " ends twice";
   const Call call = std::move(found->second);
   calls_.erase(found);
-  absl::Status status = action.status;
-  if (!status.ok() && !LegOf(status).has_value()) {
-    status = WithLeg(std::move(status), "prefill", options_.place.self.instance.id);
-  }
+  const absl::Status status = Named(action.status);
   if (call.stream != nullptr) {
     if (status.ok()) return call.stream->Conclude(action.reason);
     return call.stream->Conclude(status);

@@ -140,7 +140,7 @@ class ChainShell {
 
   void Handle(PlannerEvent event) { events_.Raise(std::move(event)); }
   void HandleOne(const PlannerEvent& event);
-  // A request that the planner hears of once its structure is compiled, where stage 0 draws.
+  // A request that the planner hears of once its structure is compiled where its tokens are drawn.
   struct Asked {
     prefill::Start start;
     Call call;
@@ -149,14 +149,20 @@ class ChainShell {
   static auto Is(uint64_t attempt_id) {
     return [attempt_id](const Asked& asked) { return asked.start.attempt_id == attempt_id; };
   }
-  // Without waiting any more, so that the planner can end it.
+  // Ends it if it is held. Rejected: to begin it, so that the planner ends it, whose first plan
+  // would wait for the structure.
   template <typename Which>
-  void BeginIf(const Which& which) {
-    if (auto asked = compiling_.Remove(which)) Begin(*std::move(asked));
+  bool EndHeld(const Which& which, const absl::Status& status) {
+    const std::optional<Asked> asked = compiling_.Remove(which);
+    if (asked.has_value()) asked->call.Refuse(Named(status));
+    return asked.has_value();
   }
+  absl::Status Named(const absl::Status& status) const;
   void Ask(Asked asked);
+  bool HoldForLastStage(Asked& asked);
+  void OnCompiled(uint64_t attempt_id, const absl::Status& status);
   void Begin(Asked asked);
-  void BeginCompiled(bool all);
+  void BeginCompiled(int64_t now_us);
   void ObservePrompt(const Call& call, const PrefillOutcome& outcome);
   void EndSlow(uint64_t attempt_id, const Call& call);  // Its stream's reader is too slow.
   void Perform(const IssuePlan& action);

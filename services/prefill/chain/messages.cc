@@ -335,6 +335,19 @@ absl::StatusOr<RequestClosed> FromProto(const v1::RequestClosed& proto) {
   return closed;
 }
 
+v1::StructureCompiled ToProto(uint64_t attempt_id, const absl::Status& status) {
+  v1::StructureCompiled proto;
+  proto.set_attempt_id(attempt_id);
+  proto.set_code(status.raw_code());
+  proto.set_message(std::string(status.message()));
+  return proto;
+}
+
+absl::StatusOr<absl::Status> FromProto(const v1::StructureCompiled& proto) {
+  BATON_RETURN_IF_ERROR(InRange(proto.code(), 0, 16, "compiled.code"));
+  return absl::Status(static_cast<absl::StatusCode>(proto.code()), proto.message());
+}
+
 v1::StartResponse ToProto(const PrefillOutcome& outcome) {
   v1::StartResponse response;
   v1::PrefillReport& report = *response.mutable_report();

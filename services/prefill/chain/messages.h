@@ -70,6 +70,10 @@ absl::StatusOr<PlanDone> FromProto(const v1::PlanDone& proto);
 v1::RequestClosed ToProto(const RequestClosed& closed);
 absl::StatusOr<RequestClosed> FromProto(const v1::RequestClosed& proto);
 
+// What came of compiling.
+v1::StructureCompiled ToProto(uint64_t attempt_id, const absl::Status& status);
+absl::StatusOr<absl::Status> FromProto(const v1::StructureCompiled& proto);
+
 v1::StartResponse ToProto(const PrefillOutcome& outcome);
 
 }  // namespace baton::prefill

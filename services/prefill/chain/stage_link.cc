@@ -5,6 +5,12 @@
 #include "common/base/status.h"
 
 namespace baton::prefill {
+namespace {
+
+constexpr size_t kMostStructures = 256;
+constexpr int64_t kLookAgainUs = 2'000;
+
+}  // namespace
 
 StageLink::StageLink(const Options& options)
     : options_(options),
@@ -32,13 +38,19 @@ links::MemberLink::Callbacks StageLink::Callbacks() {
     return options_.stage->TryEpoch(
         hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
   };
-  callbacks.drop_epoch = [this](const absl::Status& why) { options_.stage->EndEpoch(why); };
+  callbacks.drop_epoch = [this](const absl::Status& why) {
+    structures_.clear();
+    options_.stage->EndEpoch(why);
+  };
   callbacks.describe = [this](v1::LinkReady& ready) {
     const std::optional<KnownCost> measured = options_.measured();
     if (measured) *ready.mutable_measured_cost() = ToProto(*measured);
   };
   callbacks.read = [this](const v1::LinkRequest& request) { return Read(request); };
-  callbacks.take = [this] { options_.stage->OnPlan(std::exchange(arriving_, {})); };
+  callbacks.take = [this] {
+    if (const auto* asked = std::get_if<v1::CompileStructure>(&arriving_)) return Compile(*asked);
+    OnPlan(std::exchange(std::get<PlanWithContexts>(arriving_), {}));
+  };
   callbacks.next_stage_done = [this](uint64_t epoch, uint64_t number) {
     options_.stage->Handle(NextStageDone{epoch, number});
   };
@@ -46,8 +58,12 @@ links::MemberLink::Callbacks StageLink::Callbacks() {
 }
 
 links::MemberLink::Work StageLink::Read(const v1::LinkRequest& request) {
+  if (request.has_compile()) {
+    arriving_ = request.compile();
+    return {link_.hello().epoch, absl::OkStatus()};
+  }
   if (!request.has_plan()) {
-    return {0, absl::InvalidArgumentError("a message on the link that is empty, or no plan")};
+    return {0, absl::InvalidArgumentError("a message on the link that is no plan")};
   }
   PlanBounds bounds = options_.bounds;
   bounds.max_plan_tokens = link_.hello().max_plan_tokens;
@@ -55,6 +71,46 @@ links::MemberLink::Work StageLink::Read(const v1::LinkRequest& request) {
   const absl::Status status = plan.status();
   if (status.ok()) arriving_ = *std::move(plan);
   return {request.plan().epoch(), status};
+}
+
+void StageLink::OnPlan(PlanWithContexts plan) {
+  std::erase_if(structures_, [&](const Structure& structure) {
+    return plan.opens.contains(structure.attempt_id);
+  });
+  options_.stage->OnPlan(std::move(plan));
+}
+
+void StageLink::Compile(const v1::CompileStructure& asked) {
+  const absl::StatusOr<TokenSampler> sampler = options_.bounds.SamplerOf(asked.sampling());
+  if (!sampler.ok()) return TellCompiled(asked.attempt_id(), sampler.status());
+  const auto& constraint = sampler->params().constraint;
+  if (constraint == nullptr) return TellCompiled(asked.attempt_id(), absl::OkStatus());
+  if (structures_.size() >= kMostStructures) {
+    const Structure& oldest = structures_.front();
+    if (!oldest.told) TellCompiled(oldest.attempt_id, absl::OkStatus());
+    structures_.pop_front();
+  }
+  structures_.push_back({asked.attempt_id(), constraint});
+}
+
+void StageLink::TellCompiled(uint64_t attempt_id, const absl::Status& status) {
+  v1::LinkResponse response;
+  *response.mutable_compiled() = ToProto(attempt_id, status);
+  link_.Report(link_.hello().epoch, std::move(response));
+}
+
+int64_t StageLink::TellCompiled(int64_t now_us) {
+  int64_t next_us = kNeverUs;
+  for (Structure& structure : structures_) {
+    if (structure.told) continue;
+    structure.told = structure.constraint->ready();
+    if (structure.told) {
+      TellCompiled(structure.attempt_id, structure.constraint->Await().status());
+    } else {
+      next_us = now_us + kLookAgainUs;
+    }
+  }
+  return next_us;
 }
 
 void StageLink::Stop() { link_.Fail(absl::UnavailableError("the stage is stopping")); }

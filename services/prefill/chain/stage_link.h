@@ -1,12 +1,17 @@
-// A member's link that hands plans to its stage and reports back what the stage has done.
+// A member's link that hands plans to its stage and reports back what the stage has done. Where the
+// stage draws, structures are compiled for stage 0, which holds their requests until then.
 #ifndef SERVICES_PREFILL_CHAIN_STAGE_LINK_H_
 #define SERVICES_PREFILL_CHAIN_STAGE_LINK_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <variant>
 
+#include "common/engine/sampling/constraints.h"
 #include "services/links/member_link.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/stage/stage_shell.h"
@@ -34,16 +39,31 @@ class StageLink {
   void OnEnd(const std::shared_ptr<links::LinkStream>& stream) { link_.OnEnd(stream); }
 
   // Does what is due; returns when it is next.
-  int64_t Wake(int64_t now_us) { return link_.Wake(now_us); }
+  int64_t Wake(int64_t now_us) { return std::min(TellCompiled(now_us), link_.Wake(now_us)); }
   void Stop();
 
  private:
   links::MemberLink::Callbacks Callbacks();
   links::MemberLink::Work Read(const v1::LinkRequest& request);
 
+  void OnPlan(PlanWithContexts plan);
+  void Compile(const v1::CompileStructure& asked);
+  void TellCompiled(uint64_t attempt_id, const absl::Status& status);
+  // Tells what has been compiled; returns when to look again.
+  int64_t TellCompiled(int64_t now_us);
+
+  // One that stage 0 asked for. It is kept until a plan opens the request, so that it has not to be
+  // compiled again for the draw; those of requests that end before that are replaced by later ones.
+  struct Structure {
+    uint64_t attempt_id = 0;
+    std::shared_ptr<const PendingConstraint> constraint;
+    bool told = false;
+  };
+
   const Options options_;
   links::MemberLink link_;
-  PlanWithContexts arriving_;  // From the message that is being handled.
+  std::variant<PlanWithContexts, v1::CompileStructure> arriving_;  // The message in hand.
+  std::deque<Structure> structures_;                               // The oldest first.
 };
 
 }  // namespace baton::prefill

@@ -110,6 +110,7 @@ void TestChain::StartStage(int rank) {
   stage.metrics =
       std::make_unique<Metrics>(MetricsIdentity{MetricRole::kPrefill, "fake", stage.self.id, rank});
   stage.peers = std::make_unique<FakePeers>();
+  stage.peers->protocol = settings_.protocol;
   auto plane = DataPlane::Create({});
   BATON_CHECK(plane.ok()) << plane.status();
   stage.data_plane = *std::move(plane);
@@ -133,6 +134,7 @@ void TestChain::StartStage(int rank) {
   const auto measured = settings_.measured.find(rank);
   if (measured != settings_.measured.end()) parts.measured = measured->second;
   parts.rank_sweep = settings_.rank_sweep;
+  parts.constraints = settings_.constraints;
   parts.connect_group = groups_.Connect();
   auto service = PrefillService::Create(options, parts);
   BATON_CHECK(service.ok()) << service.status();
