@@ -24,9 +24,9 @@ std::vector<Bf16> Rounded(const std::vector<float>& values) {
   return rounded;
 }
 
-float Wide(Bf16 value) {
-  float wide = 0;
-  FindKernels("")->from_bf16(&value, 1, &wide);
+std::vector<float> Wide(const std::vector<Bf16>& values) {
+  std::vector<float> wide(values.size());
+  FindKernels("")->from_bf16(values.data(), values.size(), wide.data());
   return wide;
 }
 
@@ -59,12 +59,12 @@ struct Matrix {
 TEST(AmxPackTest, RowsAreUnpackedAsTheyWere) {
   for (const auto& [outputs, inputs] : {std::pair{1, 1}, {33, 31}, {64, 32}, {70, 45}}) {
     const Matrix matrix(outputs, inputs);
+    const std::vector<float> rows = Wide(matrix.rows);
     std::vector<float> row(static_cast<size_t>(inputs));
     for (int r = 0; r < outputs; ++r) {
       UnpackAmxRow(matrix.packed(), r, row.data());
       for (int c = 0; c < inputs; ++c) {
-        ASSERT_EQ(row[static_cast<size_t>(c)],
-                  Wide(matrix.rows[static_cast<size_t>(r * inputs + c)]));
+        ASSERT_EQ(row[static_cast<size_t>(c)], rows[static_cast<size_t>(r * inputs + c)]);
       }
     }
   }
@@ -83,6 +83,8 @@ TEST_F(AmxTest, ProductsAreThoseOfTheDefinition) {
          {std::pair{1, 1}, {16, 33}, {31, 64}, {33, 100}, {96, 2'100}}) {
       const Matrix matrix(outputs, inputs);
       const std::vector<Bf16> x = matrix.Input(rows);
+      const std::vector<float> wide_x = Wide(x);
+      const std::vector<float> wide_w = Wide(matrix.rows);
       const size_t stride = static_cast<size_t>(outputs) + 3;
       std::vector<float> y(static_cast<size_t>(rows) * stride, 7);
       LinearAmx(matrix.packed(), x.data(), rows, 0, (outputs + kAmxPanel - 1) / kAmxPanel, y.data(),
@@ -91,8 +93,8 @@ TEST_F(AmxTest, ProductsAreThoseOfTheDefinition) {
         for (int o = 0; o < outputs; ++o) {
           double sum = 0;
           for (int i = 0; i < inputs; ++i) {
-            sum += double{Wide(x[static_cast<size_t>(r * AmxInputs(inputs) + i)])} *
-                   double{Wide(matrix.rows[static_cast<size_t>(o * inputs + i)])};
+            sum += double{wide_x[static_cast<size_t>(r * AmxInputs(inputs) + i)]} *
+                   double{wide_w[static_cast<size_t>(o * inputs + i)]};
           }
           const size_t at = static_cast<size_t>(r) * stride + static_cast<size_t>(o);
           ASSERT_NEAR(y[at], sum, 1e-5 * inputs) << rows << " x " << outputs << " x " << inputs;
