@@ -183,6 +183,7 @@ std::unique_ptr<StageModel> ShippedSizeModel(int vocab_size = 4096, int threads 
   const absl::Status made = MakeRandomModel(path, model);
   BATON_CHECK(made.ok()) << made;
   ExecutorOptions options;
+  options.numerics = CpuNumerics::kAuto;  // As users have it.
   options.model_path = path;
   options.threads = threads;
   auto loaded = LoadStageModel(options);

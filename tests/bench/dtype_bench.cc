@@ -75,6 +75,7 @@ class Subject {
           Backend backend = Backend::kNative) {
     const int64_t before = ResidentBytes();
     ExecutorOptions options;
+    options.numerics = CpuNumerics::kAuto;  // As users have it.
     options.model_path = model.string();
     options.page_count = 16;
     options.dtype = dtype;
