@@ -205,6 +205,7 @@ void RouterProcess::Submit(uint64_t id) {
   event.deadline_us = client.deadline_us;
   event.prompt_logprobs = client.prompt_logprobs;
   event.prefix = PrefixOf(id, client.prompt_tokens);
+  event.tenant = absl::StrCat("tenant-", Mix64(id) % static_cast<uint64_t>(topology_.tenants));
   event.routing_key = id % 3 == 0 ? 0 : 1 + Mix64(id % 7);
   Handle(event);
 }

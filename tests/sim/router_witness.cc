@@ -23,6 +23,8 @@ void RouterWitness::Saw(const router::Event& event, const std::vector<router::Ac
                         const router::RouterCore& core) {
   if (!world_.violation().empty()) return;
   anybody_fails_ = serves_ = false;
+  give_way_.clear();
+  perhaps_refused_.reset();
   if (members_.NoticePause()) HearPause();
   std::visit([this](const auto& e) { Hear(e); }, event);
   const auto lost = members_.Take(event, actions, core.membership());
@@ -82,14 +84,26 @@ std::optional<RouterWitness::End> RouterWitness::RefusalOf(const router::CallSub
     if (request.asked.request_id != event.request_id) continue;
     return refused(absl::StatusCode::kAlreadyExists);
   }
-  if (static_cast<int>(requests_.size()) >= limits_.max_requests) {
+  const std::set<uint64_t> givers = WhoGivesWayTo(event.tenant);
+  const auto has_told = [this](uint64_t call_id) { return requests_.at(call_id).told > 0; };
+  const bool none_gives = std::ranges::all_of(givers, has_told);
+  const bool crowded = static_cast<int>(requests_.size()) >= limits_.max_requests;
+  if (crowded && none_gives) {
     return refused(absl::StatusCode::kResourceExhausted, /*overloaded=*/true);
   }
   if (event.deadline_us <= world_.now_us()) return refused(absl::StatusCode::kDeadlineExceeded);
-  const bool queue_full = CountOf(Phase::kWaiting) >= limits_.max_waiting;
+  const bool no_place = crowded || CountOf(Phase::kWaiting) >= limits_.max_waiting;
+  const bool queue_full = no_place && none_gives;
+  const auto takes_a_place = [&] {
+    if (!no_place) return;
+    give_way_ = givers;
+    std::erase_if(give_way_, has_told);
+    if (give_way_.size() < givers.size()) perhaps_refused_ = event.call_id;
+  };
   if (members_.Pairs().empty()) {
     if (PairAwaitedUntilUs() == 0) return refused(absl::StatusCode::kUnavailable);
     if (queue_full) return refused(absl::StatusCode::kResourceExhausted, /*overloaded=*/true);
+    takes_a_place();
     return std::nullopt;
   }
   Request request;
@@ -102,7 +116,26 @@ std::optional<RouterWitness::End> RouterWitness::RefusalOf(const router::CallSub
   if (must_wait && queue_full) {
     return refused(absl::StatusCode::kResourceExhausted, /*overloaded=*/true);
   }
+  if (must_wait) takes_a_place();
   return std::nullopt;
+}
+
+std::set<uint64_t> RouterWitness::WhoGivesWayTo(const std::string& tenant) const {
+  std::map<std::string, std::pair<size_t, std::pair<uint64_t, uint64_t>>> waiting;
+  for (const auto& [call_id, request] : requests_) {
+    if (request.phase != Phase::kWaiting) continue;
+    auto& [count, last] = waiting[request.asked.tenant];
+    ++count;
+    last = std::max(last, std::pair(request.order, call_id));
+  }
+  const size_t own = waiting.contains(tenant) ? waiting.at(tenant).first : 0;
+  size_t most = own + 2;
+  for (const auto& [name, of] : waiting) most = std::max(most, of.first);
+  std::set<uint64_t> givers;
+  for (const auto& [name, of] : waiting) {
+    if (of.first == most) givers.insert(of.second.second);
+  }
+  return givers;
 }
 
 void RouterWitness::Hear(const router::CallSubmitted& event) {

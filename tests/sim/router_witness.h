@@ -132,6 +132,9 @@ class RouterWitness {
   template <typename Other>
   void Hear(const Other&) {}
   std::optional<End> RefusalOf(const router::CallSubmitted& event);
+  // Requests of which one gives up its place in the queue to one of that tenant: the last ones of
+  // the tenants that have the most, which is two more than it has at least.
+  std::set<uint64_t> WhoGivesWayTo(const std::string& tenant) const;
   void HearLost(const MembersWitness::Lost& lost);
   void HearPause();
   void HearTimer(Request& request);
@@ -217,7 +220,11 @@ class RouterWitness {
   std::set<InstanceRef> lost_;  // Lost workers that have work of requests that go on.
 
   // State for the event being checked.
-  std::map<uint64_t, End> ends_due_;              // By call.
+  std::map<uint64_t, End> ends_due_;  // By call.
+  // One of these is to give way in this event; or, if the one that it was to be had told tokens,
+  // which cannot be seen from outside where several have as many, the new one is refused.
+  std::set<uint64_t> give_way_;
+  std::optional<uint64_t> perhaps_refused_;
   std::map<uint64_t, int> tokens_due_;            // By call.
   std::optional<router::ReserveReplied> ticket_;  // That a leg is opened with.
   bool stream_due_ = false;

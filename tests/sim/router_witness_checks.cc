@@ -26,7 +26,10 @@ void RouterWitness::See(const router::Reserve& action) {
     GoOn(*request);
   } else {
     for (const auto& [call_id, other] : requests_) {
-      if (other.waits() && other.order < request->order) Complain(call_id, "is overtaken");
+      const bool before = other.asked.tenant == request->asked.tenant;
+      if (other.waits() && before && other.order < request->order) {
+        Complain(call_id, "is overtaken");
+      }
     }
   }
   const std::vector<router::Pair>& pairs = members_.Pairs();
@@ -94,8 +97,14 @@ void RouterWitness::See(const router::StartPrefill& action) {
       ticket_->attempt_id != action.attempt_id || action.ticket != *ticket_->ticket ||
       action.call_id != request->asked.call_id || action.stage0 != request->pair.chain.stage0 ||
       action.drawn_tokens != request->drawn || action.deadline_us != request->asked.deadline_us ||
-      action.head_start_us != 0) {  // All clients are one tenant.
-    world_.Violate(absl::StrCat(name_, ": a prefill is started that is not the ticket's"));
+      action.head_start_us < 0) {
+    return world_.Violate(absl::StrCat(name_, ": a prefill is started that is not the ticket's"));
+  }
+  const bool alone = std::ranges::all_of(requests_, [&](const auto& entry) {
+    return entry.second.asked.tenant == request->asked.tenant;
+  });
+  if (alone && action.head_start_us != 0) {
+    Complain(action.call_id, "goes before others of its tenant");
   }
 }
 
@@ -160,6 +169,11 @@ void RouterWitness::See(const router::FinishCall& action) {
   if (due != ends_due_.end()) {
     CheckEnd(action, due->second);
     ends_due_.erase(due);
+  } else if (give_way_.contains(action.call_id) || perhaps_refused_ == action.call_id) {
+    CheckEnd(action,
+             {std::nullopt, absl::StatusCode::kResourceExhausted, "router", "", false, true});
+    give_way_.clear();
+    perhaps_refused_.reset();
   } else if (of.failing.has_value()) {
     const Failure& failure = *of.failing;
     if (failure.must_go_on && !drain_over_) {
@@ -213,6 +227,7 @@ void RouterWitness::Wait(Request& request) {
 }
 
 void RouterWitness::CheckDone() {
+  if (!give_way_.empty()) Complain(*give_way_.begin(), "keeps the place that it was to give up");
   for (const auto& [call_id, end] : std::exchange(ends_due_, {})) {
     Complain(call_id, "I2: goes on after its end");
   }
@@ -252,20 +267,25 @@ void RouterWitness::ForgetLost() {
 void RouterWitness::CheckWaiting() {
   if (CountWaiting() == 0) return;
   const bool ready = !members_.Pairs().empty();
-  const Request* oldest = nullptr;
+  std::map<std::string, const Request*> oldest;  // Of each tenant.
   for (auto& [call_id, request] : requests_) {
     if (!request.waits()) continue;
-    if (oldest == nullptr || request.order < oldest->order) oldest = &request;
+    const Request*& first = oldest.try_emplace(request.asked.tenant, &request).first->second;
+    if (request.order < first->order) first = &request;
     if (ready != wait_for_room_) {
       request.until_us = ready ? kNeverUs : world_.now_us() + limits_.pairing_timeout_us;
     }
   }
   wait_for_room_ = ready;
-  const Failure* failed = oldest->failed.has_value() ? &*oldest->failed : nullptr;
-  if (ready && FitsSome(*oldest, failed, /*with_room=*/true)) {
-    Complain(oldest->asked.call_id, "waits while a pair has room for it");
-  }
-  if (!ready && PairAwaitedUntilUs() == 0) Complain(oldest->asked.call_id, "waits in vain");
+  // One of them is next, which depends on what tenants were served: if all could begin, it could.
+  const bool could = std::ranges::all_of(oldest, [this](const auto& entry) {
+    const Request& request = *entry.second;
+    return FitsSome(request, request.failed.has_value() ? &*request.failed : nullptr,
+                    /*with_room=*/true);
+  });
+  const uint64_t call_id = oldest.begin()->second->asked.call_id;
+  if (ready && could) Complain(call_id, "waits while a pair has room for it");
+  if (!ready && PairAwaitedUntilUs() == 0) Complain(call_id, "waits in vain");
 }
 
 void RouterWitness::CheckLoad(const router::RouterLoad& load) {

@@ -168,6 +168,7 @@ Scenario DrawScenario(uint64_t seed) {
   DrawRanks(ranks, scenario.topology);
   Random costs = PartOf(seed, 8);
   if (costs.Chance(0.3)) scenario.topology.known_costs = costs.Chance(0.7) ? 1 : 2.5;
+  scenario.topology.tenants = 1 + static_cast<int>(PartOf(seed, 11).Below(3));
   Random decode_ranks = PartOf(seed, 9);
   DrawDecodeRanks(decode_ranks, scenario.topology);
   Random names = PartOf(seed, 10);

@@ -45,6 +45,7 @@ struct Topology {
   int max_context_tokens = 4096;
   size_t remembered = 1024;  // Early aborts, and outcomes for late streams, of a decode service.
   int max_requests = 64;     // Per router.
+  int tenants = 1;           // That clients are of.
   // Each life of a worker has its own name, as if no name was configured.
   bool new_names = false;
   // The last decode service holds the weights of another model.
