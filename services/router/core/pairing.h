@@ -67,14 +67,6 @@ enum class ChoiceKind {
   kPassedOver,  // Another has.
 };
 
-// All that a choice went by.
-struct Considered {
-  Asked asked;
-  std::vector<Candidate> candidates;
-  std::vector<std::pair<std::string, std::string>> names;  // Of chain and decode, of each.
-  size_t picked = 0;
-};
-
 struct Choice {
   Pair pair;
   ChoiceKind kind = ChoiceKind::kUncached;

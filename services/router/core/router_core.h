@@ -29,7 +29,6 @@
 #include "common/types/ticket.h"
 #include "services/router/core/learned_limit.h"
 #include "services/router/core/membership.h"
-#include "services/router/core/pairing.h"
 #include "services/router/core/policies/policy.h"
 #include "services/router/core/rate_limits.h"
 #include "services/router/core/retry_budget.h"

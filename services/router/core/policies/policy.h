@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/base/random.h"
 
@@ -58,6 +60,14 @@ struct Asked {
   int prompt_tokens = 0;
   bool has_key = false;     // ring_distance means something.
   double length_place = 0;  // Share of recent prompt tokens in prompts shorter than this one.
+};
+
+// All that a choice went by.
+struct Considered {
+  Asked asked;
+  std::vector<Candidate> candidates;
+  std::vector<std::pair<std::string, std::string>> names;  // Of chain and decode, of each.
+  size_t picked = 0;
 };
 
 // Each returns the index of the one it picks; there is at least one candidate. Of equal ones it is
