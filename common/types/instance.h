@@ -32,6 +32,9 @@ inline constexpr uint32_t kReasoningBudgetVersion = 7;
 // The first whose workers go on with a text that others began (SamplingParams.drawn_tokens).
 inline constexpr uint32_t kResumeVersion = 7;
 
+// The first whose decode ranks take a page with a step.
+inline constexpr uint32_t kDecodeGrowthVersion = 7;
+
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {
   std::string id;
