@@ -100,7 +100,8 @@ int64_t RetryAfterMsOf(const absl::Status& status) {
 
 namespace {
 
-constexpr char kOverloadPayload[] = "baton.dev/overload";  // Milliseconds, in decimal.
+constexpr char kOverloadPayload[] = "baton.dev/overload";    // Milliseconds, in decimal.
+constexpr char kRetractedPayload[] = "baton.dev/retracted";  // Empty.
 
 int64_t HintMsOf(const absl::Status& status) {
   int64_t retry_after_ms = 0;
@@ -117,6 +118,15 @@ absl::Status Overloaded(absl::Status status, int64_t retry_after_ms) {
 }
 
 bool IsOverloaded(const absl::Status& status) { return HintMsOf(status) > 0; }
+
+absl::Status Retracted(absl::Status status) {
+  if (!status.ok()) status.SetPayload(kRetractedPayload, absl::Cord());
+  return status;
+}
+
+bool IsRetracted(const absl::Status& status) {
+  return status.GetPayload(kRetractedPayload).has_value();
+}
 
 int64_t RetryHintMsOf(const absl::Status& status) {
   const int64_t overload_ms = HintMsOf(status);

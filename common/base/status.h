@@ -80,6 +80,13 @@ bool IsOverloaded(const absl::Status& status);
 // The hint of an Overloaded or EndedByDrain status. 0: there is none.
 int64_t RetryHintMsOf(const absl::Status& status);
 
+// Errors that mean "older requests come first".
+
+// Marks the end of a request whose pages a decode service has given to older ones. Nothing has
+// failed; the text goes on where it stands, here or elsewhere, when there is room again.
+absl::Status Retracted(absl::Status status);
+bool IsRetracted(const absl::Status& status);
+
 // The check of a number that comes from a peer.
 
 // INVALID_ARGUMENT that names the field unless `value` is from `low` to `high`, both included.

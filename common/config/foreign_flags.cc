@@ -60,7 +60,6 @@ constexpr char kGraphs[] = "there are no graphs to capture";
 constexpr char kCompile[] = "there is nothing to compile";
 constexpr char kGuided[] = "Baton has one of its own";
 constexpr char kPeers[] = "workers hear the shapes of their peers from the router";
-constexpr char kWholeContinuation[] = "decode reserves a request's whole continuation";
 constexpr char kOnePolicy[] =
     "a chain and a decode service are chosen together: use --load-balance-policy";
 constexpr char kNoThreshold[] =
@@ -172,7 +171,8 @@ constexpr ForeignFlag kRows[] = {
     Value("disaggregation-decode-tp", kPeers),
     Value("disaggregation-decode-dp", kPeers),
     Value("disaggregation-prefill-pp", kPeers),
-    Value("disaggregation-decode-extra-slots", kWholeContinuation),
+    Value("disaggregation-decode-extra-slots",
+          "decode reserves --num-reserved-decode-tokens, and takes pages as a text grows"),
     Value("disaggregation-decode-polling-interval", "decode is told what arrives; it doesn't poll"),
     Refused("disaggregation-decode-*"),
     Value("optimistic-prefill-attempts", "prefill starts when decode has reserved", "0"),

@@ -138,7 +138,8 @@ inline constexpr const char* kOutcomes[] = {
 inline constexpr const char* kFinishReasons[] = {"stop", "length", "abort", "error", "other"};
 inline constexpr const char* kToolCallOutcomes[] = {"parsed", "malformed", "other"};
 inline constexpr const char* kLegs[] = {"prefill", "decode", "other"};
-inline constexpr const char* kRetryReasons[] = {"failure", "overload", "drain", "other"};
+inline constexpr const char* kRetryReasons[] = {"failure", "overload", "drain", "retraction",
+                                                "other"};
 inline constexpr const char* kIdleReasons[] = {"bubble",   "no_request", "input",
                                                "transfer", "credit",     "other"};
 inline constexpr const char* kFailureReasons[] = {"peer_lost", "refused",  "timeout",
@@ -257,11 +258,13 @@ inline constexpr MetricInfo kTable[] = {
      "Tokens generated: sent to clients by the router, drawn by decode or a colocated chain.",
      kR | kP | kD},
     {Metric::kRequestRetriesTotal, "baton_request_retries_total", kCounter, "retries",
-     "Requests begun again on other workers, before or after their first token, by leg and reason: "
-     "the leg failed (failure), was full (overload), or drains (drain).",
+     "Requests begun again, before or after their first token, by leg and reason: the leg failed "
+     "(failure), was full (overload), drains (drain), or gave the request's pages to older ones "
+     "(retraction).",
      kR, kRetryLabels},
     {Metric::kRequestResumesTotal, "baton_request_resumes_total", kCounter, "resumes",
-     "Texts that other workers were to go on with, by the token that they drew first: the last one "
+     "Texts that the same or other workers were to go on with, by the token that they drew first: "
+     "the last one "
      "that the client has (continued), or another, which ends the request (diverged).",
      kR, kResumeLabels},
     {Metric::kRateLimitedTotal, "baton_rate_limited_total", kCounter, "requests",
@@ -312,7 +315,9 @@ inline constexpr MetricInfo kTable[] = {
     {Metric::kKvReusedPagesTotal, "baton_kv_reused_pages_total", kCounter, "pages",
      "Pages of prompts whose KV the decode service held, so that it was not sent.", kD},
     {Metric::kRetractionsTotal, "baton_retractions_total", kCounter, "requests",
-     "Requests that gave their pages back for older ones and were computed again (stage 0).", kP},
+     "Requests that gave their pages back for older ones and were computed again (stage 0 of a "
+     "colocated chain, rank 0 of a decode service).",
+     kP | kD},
     {Metric::kPlansIssuedTotal, "baton_plans_issued_total", kCounter, "plans",
      "Plans with work that stage 0 has issued, by kind: chunks of prompts (prefill), tokens of "
      "requests that the chain decodes (decode), or both (mixed).",

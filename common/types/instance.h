@@ -34,6 +34,9 @@ inline constexpr uint32_t kResumeVersion = 7;
 // The first whose last stages answer CompileStructure.
 inline constexpr uint32_t kCompileVersion = 8;
 
+// The first whose decode ranks take a page with a step.
+inline constexpr uint32_t kDecodeGrowthVersion = 7;
+
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {
   std::string id;

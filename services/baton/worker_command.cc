@@ -227,6 +227,7 @@ absl::Status ServeDecodeWith(Service& service, const v1::Options& options,
   self.set_role(v1::ROLE_DECODE);
   if (!rank.alone()) self.set_decode_id(own.decode_id);
   self.set_max_running_requests(own.max_running_requests);
+  self.set_reserved_decode_tokens(own.reserved_decode_tokens);
   served.liveness = [&service] { return service.Liveness(); };
   served.ready = [&service] { return service.ready(); };
   served.load = [&service] { return service.load(); };
@@ -249,6 +250,7 @@ absl::Status ServeDecode(const v1::Options& options, ConnectGroup connect_group,
   own.max_running_requests = static_cast<int>(options.max_running_requests());
   own.max_queued_requests = static_cast<int>(options.max_queued_requests());
   own.max_context_tokens = runtime.max_context_tokens();
+  own.reserved_decode_tokens = static_cast<int>(options.num_reserved_decode_tokens());
   own.caches = !options.disable_radix_cache();
   own.kv_lease_ms = options.kv_lease_ms();
   worker::ClusterPeers peers;

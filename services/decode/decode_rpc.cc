@@ -70,6 +70,7 @@ absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest
   event.attempt_id = request.attempt_id();
   event.prompt_tokens = request.prompt_tokens();
   event.stop = sampler.stop_rule();
+  event.resumes = request.resumes();
   for (int i = 0; i < request.writers_size(); ++i) {
     BATON_ASSIGN_OR_RETURN(KvWriter writer,
                            rpc::FromProto(request.writers(i), absl::StrCat("writers[", i, "]")));

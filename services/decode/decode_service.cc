@@ -29,6 +29,9 @@ absl::Status CheckOptions(const DecodeOptions& options, const Executor& executor
   if (options.max_running_requests < 1) {
     return InvalidField("max_running_requests", "must be positive");
   }
+  if (options.reserved_decode_tokens < 1) {
+    return InvalidField("num_reserved_decode_tokens", "must be positive");
+  }
   if (options.max_queued_requests < 0) {
     return InvalidField("max_queued_requests", "must not be negative");
   }
@@ -53,6 +56,7 @@ DecodeLimits LimitsOf(const DecodeOptions& options, const Executor& executor) {
   limits.max_context_tokens = options.max_context_tokens;
   limits.vocab_size = executor.config().vocab_size;
   limits.caches = options.caches;
+  limits.reserved_decode_tokens = options.reserved_decode_tokens;
   limits.stream_lease_us = options.kv_lease_ms * 1000;
   limits.ranks = executor.tensor_rank().size;
   limits.kv_heads = executor.config().num_key_value_heads;
@@ -107,7 +111,7 @@ DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts)
   if (limits.ranks > 1) {
     ranks_ = std::make_unique<RankLinks>(RankLinks::Options{
         PlaceOf(options.self, options.decode_id, *parts.executor), parts.executor, loop_,
-        parts.connect_group, [this] { return shell_->may_join(); },
+        parts.peers, parts.connect_group, [this] { return shell_->may_join(); },
         [this](Event event) { shell_->OnRanks(std::move(event)); }, parts.security});
   }
   shell_ = std::make_unique<DecodeShell>(
@@ -167,6 +171,9 @@ void DecodeService::Publish() {
   const uint64_t reused = load.reused_pages_total;
   metrics.Increment(Metric::kKvReusedPagesTotal,
                     static_cast<double>(reused - std::exchange(told_reused_pages_, reused)));
+  const uint64_t retracted = load.retractions_total;
+  metrics.Increment(Metric::kRetractionsTotal,
+                    static_cast<double>(retracted - std::exchange(told_retractions_, retracted)));
   metrics.Set(Metric::kKvUsedRatio, (load.owned_pages + load.quarantined_pages) / pages);
   MutexLock lock(&mutex_);
   load_.set_running_requests(load.running + load.reserved);

@@ -45,6 +45,7 @@ struct DecodeOptions {
   int max_running_requests = 0;
   int max_queued_requests = 0;
   int max_context_tokens = 0;
+  int reserved_decode_tokens = 512;  // New tokens of a request that have pages at first.
   bool caches = false;  // KV of finished requests is kept for prompts that begin alike.
   int64_t kv_lease_ms = 3000;
 };
@@ -120,6 +121,7 @@ class DecodeService {
   DrainMetrics drain_metrics_;
   uint64_t told_evicted_pages_ = 0;
   uint64_t told_reused_pages_ = 0;
+  uint64_t told_retractions_ = 0;
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;

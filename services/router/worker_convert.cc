@@ -146,6 +146,10 @@ absl::StatusOr<WorkerInfo> WorkerFromProto(const v1::WorkerInfo& proto) {
   worker.page_count = proto.page_count();
   worker.max_running_requests = proto.max_running_requests();
   worker.max_context_tokens = proto.max_context_tokens();
+  if (proto.reserved_decode_tokens() < 0) {
+    return InvalidField("worker.reserved_decode_tokens", "must not be negative");
+  }
+  worker.reserved_decode_tokens = proto.reserved_decode_tokens();
   return worker;
 }
 
@@ -185,6 +189,7 @@ v1::WorkerInfo ToProto(const WorkerInfo& worker) {
   proto.set_page_count(worker.page_count);
   proto.set_max_running_requests(worker.max_running_requests);
   proto.set_max_context_tokens(worker.max_context_tokens);
+  proto.set_reserved_decode_tokens(worker.reserved_decode_tokens);
   return proto;
 }
 

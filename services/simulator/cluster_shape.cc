@@ -125,6 +125,7 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
       PagesOf("decode_kv_cache_tokens",
               decode_tokens > 0 ? decode_tokens : options.kv_cache_tokens(), page_size));
   shape.max_running_requests = static_cast<int>(options.max_running_requests());
+  shape.reserved_decode_tokens = static_cast<int>(options.num_reserved_decode_tokens());
   shape.max_queued_requests = static_cast<int>(options.max_queued_requests());
   shape.max_requests = static_cast<int>(options.max_concurrent_streams());
   shape.policy = router::ParsePolicy(options.load_balance_policy());
@@ -142,6 +143,7 @@ decode::DecodeLimits DecodeLimitsOf(const ClusterShape& shape, const InstanceRef
   limits.page_count = shape.decode_pages;
   limits.max_running_requests = shape.max_running_requests;
   limits.max_queued_requests = shape.max_queued_requests;
+  limits.reserved_decode_tokens = shape.reserved_decode_tokens;
   limits.max_context_tokens = shape.max_context_tokens;
   limits.vocab_size = 2;  // All tokens are alike here.
   limits.stream_lease_us = std::max(limits.stream_lease_us, 4 * shape.latency_us);
@@ -177,6 +179,7 @@ router::WorkerInfo DescribeDecode(const ClusterShape& shape, int decode) {
   info.role = Role::kDecode;
   info.page_count = shape.decode_pages;
   info.max_running_requests = shape.max_running_requests;
+  info.reserved_decode_tokens = shape.reserved_decode_tokens;
   return info;
 }
 

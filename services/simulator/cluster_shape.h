@@ -32,8 +32,9 @@ struct ClusterShape {
   int64_t row_bytes = 0;  // One token's activations.
   int max_context_tokens = 0;
   int max_running_requests = 0;  // In a decode service.
-  int max_queued_requests = 0;   // In a decode service, and in the router.
-  int max_requests = 0;          // In the router.
+  int reserved_decode_tokens = 1 << 24;
+  int max_queued_requests = 0;  // In a decode service, and in the router.
+  int max_requests = 0;         // In the router.
   router::Policy policy = router::Policy::kCost;
   int64_t request_timeout_us = 0;
 

@@ -148,8 +148,9 @@ void SimulatedCluster::Perform(const router::Reserve& action) {
   call_of_attempt_[action.attempt_id] = action.call_id;
   decode::ReserveRequested request;
   request.attempt_id = action.attempt_id;
-  request.prompt_tokens = asked.prompt_tokens;
-  request.stop.max_tokens = asked.output_tokens;
+  request.prompt_tokens = asked.prompt_tokens + action.drawn_tokens;
+  request.stop.max_tokens = asked.output_tokens - action.drawn_tokens;
+  request.resumes = true;
   request.stop.ignore_eos = true;
   request.writers = action.writers;
   request.deadline_us = action.deadline_us;
@@ -165,10 +166,11 @@ void SimulatedCluster::Perform(const router::StartPrefill& action) {
   prefill::StartRequested start;
   start.attempt_id = action.attempt_id;
   const WorkloadRequest& asked = workload_.requests[action.call_id - 1];
-  start.prompt_tokens = asked.prompt_tokens;
+  start.prompt_tokens = asked.prompt_tokens + action.drawn_tokens;
   if (!asked.hash_ids.empty()) {
-    start.tokens =
-        std::make_shared<const std::vector<int32_t>>(PromptOf(asked, action.call_id - 1));
+    std::vector<int32_t> tokens = PromptOf(asked, action.call_id - 1);
+    tokens.resize(static_cast<size_t>(start.prompt_tokens), 1);  // All that is drawn is 1.
+    start.tokens = std::make_shared<const std::vector<int32_t>>(std::move(tokens));
   }
   start.ticket = action.ticket;
   start.deadline_us = action.deadline_us;

@@ -22,6 +22,7 @@ constexpr Excuse kExcuses[] = {
     {"decode: a deadline passes while ranks are granting", "a moment between two messages"},
     {"decode: a follower's drain comes when its hold is over",
      "a follower is lost with its link; ranks_test"},
+    {"decode: a request without a ticket gives way", "a moment between two messages; ranks_test"},
     {"decode: a first token is outside the vocabulary", "few kernels go wrong so; ending_test"},
     {"decode: a token is outside the vocabulary", "few kernels go wrong so; batch_test"},
     {"decode: the oldest outcome is forgotten", "outcomes seldom wait for a stream; ending_test"},

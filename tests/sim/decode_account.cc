@@ -50,6 +50,7 @@ void DecodeAccount::Hear(const decode::ReserveRequested& event) {
   asked_ = event.attempt_id;
   Request& request = requests_[event.attempt_id];
   request.deadline_us = event.deadline_us;
+  request.resumes = event.resumes;
   for (const KvWriter& writer : event.writers) {
     const bool draws = writer.layers.end == topology_.layers && writer.tensor_rank.rank == 0;
     if (draws) request.draws = writer.instance.id;
@@ -208,6 +209,10 @@ void DecodeAccount::See(const decode::ReplyReserve& action) {
     CheckEnd(action.attempt_id, status, due->second);
     ends_due_.erase(due);
   } else if (asked_ != action.attempt_id) {
+    if (IsRetractedRightly(found->second, status)) {
+      requests_.erase(found);
+      return;
+    }
     Complain(action.attempt_id, absl::StrCat("stops waiting for no reason: ", status.ToString()));
   } else {
     // What waits already does not count this one.
@@ -252,20 +257,28 @@ void DecodeAccount::See(const decode::RunStep& action) {
 void DecodeAccount::See(const decode::Finish& action) {
   const auto due = ends_due_.find(action.attempt_id);
   if (!action.outcome.ok()) {
-    if (due == ends_due_.end()) {
-      return Complain(action.attempt_id,
-                      absl::StrCat("fails for no reason: ", action.outcome.status().ToString()));
+    const absl::Status& status = action.outcome.status();
+    const auto found = requests_.find(action.attempt_id);
+    const bool gives_way = due == ends_due_.end() && found != requests_.end() &&
+                           IsRetractedRightly(found->second, status);
+    if (due == ends_due_.end() && !gives_way) {
+      return Complain(action.attempt_id, absl::StrCat("fails for no reason: ", status.ToString()));
     }
-    CheckEnd(action.attempt_id, action.outcome.status(), due->second);
+    if (!gives_way) CheckEnd(action.attempt_id, status, due->second);
   }
   if (due != ends_due_.end()) ends_due_.erase(due);
   std::erase(kept_, action.attempt_id);
   requests_.erase(action.attempt_id);
 }
 
+bool DecodeAccount::IsRetractedRightly(const Request& request, const absl::Status& status) const {
+  return IsRetracted(status) && absl::IsAborted(status) && request.resumes && request.revoked &&
+         LegOf(status) == "decode" && InstanceOf(status) == self_.id;
+}
+
 void DecodeAccount::CheckEnd(uint64_t attempt_id, const absl::Status& status, const Cause& cause) {
   if (status.code() == cause.code && IsEndedByDrain(status) == cause.by_drain &&
-      LegOf(status) == cause.leg && InstanceOf(status) == cause.instance) {
+      !IsRetracted(status) && LegOf(status) == cause.leg && InstanceOf(status) == cause.instance) {
     return;
   }
   Complain(attempt_id,

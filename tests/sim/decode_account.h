@@ -41,6 +41,7 @@ class DecodeAccount {
   };
   struct Request {
     int64_t deadline_us = kNeverUs;
+    bool resumes = false;
     std::string draws;  // Whose the first token is.
     bool bad_first_token = false;
     int64_t granted_us = 0;
@@ -80,6 +81,8 @@ class DecodeAccount {
   void See(const Other&) {}
 
   Cause ByDrain() const;
+  // Whether it may end so; the witness knows whether it must.
+  bool IsRetractedRightly(const Request& request, const absl::Status& status) const;
   Cause Of(const absl::Status& status) const;
   void CheckEnd(uint64_t attempt_id, const absl::Status& status, const Cause& cause);
   void CheckLoad(const decode::DecodeCore& core);

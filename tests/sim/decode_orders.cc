@@ -74,11 +74,18 @@ void Spoil(Random& random, const Topology& topology, int /*node*/, const OrderCo
   }
 }
 
-void Spoil(Random& random, const Topology& topology, int /*node*/, const OrderContext& context,
+void Spoil(Random& random, const Topology& topology, int node, const OrderContext& context,
            decode::StepOrder& order) {
   decode::StepOrder::Row& row = order.rows[random.Below(order.rows.size())];
   const auto grant = context.grants.find(row.generation);
-  switch (random.Below(11)) {
+  switch (random.Below(13)) {
+    case 11:
+      row.new_page = topology.PagesOf(node);
+      return;
+    case 12:
+      row.new_page =
+          grant == context.grants.end() ? topology.PagesOf(node) : grant->second.pages.front();
+      return;
     case 0:
       if (!context.stepped) row.position = -1;  // The first of an epoch may have any number.
       ++order.step;
@@ -116,7 +123,7 @@ void Spoil(Random& random, const Topology& topology, int /*node*/, const OrderCo
     default:
       row.position = grant == context.grants.end()
                          ? -1
-                         : static_cast<int>(grant->second.pages.size()) * topology.page_size;
+                         : static_cast<int>(grant->second.pages.size()) * topology.page_size + 1;
   }
 }
 
@@ -140,7 +147,8 @@ decode::Order OrderOf(const decode::RevokeKv& revoke) {
 decode::Order OrderOf(const decode::RunStep& step) {
   decode::StepOrder order{step.step, {}};
   for (const decode::RunStep::Sequence& sequence : step.sequences) {
-    order.rows.push_back({sequence.slot, sequence.generation, sequence.token, sequence.position});
+    order.rows.push_back(
+        {sequence.slot, sequence.generation, sequence.token, sequence.position, sequence.new_page});
   }
   return order;
 }
@@ -153,6 +161,9 @@ void OrderContext::Saw(const decode::Order& order) {
     grants.erase(revoke->generation);
   } else {
     stepped = true;
+    for (const decode::StepOrder::Row& row : std::get<decode::StepOrder>(order).rows) {
+      if (row.new_page >= 0) grants.at(row.generation).pages.push_back(row.new_page);
+    }
   }
 }
 

@@ -27,6 +27,7 @@ decode::DecodeLimits Limits(const Topology& topology, InstanceRef self) {
   limits.max_running_requests = topology.max_running;
   limits.max_queued_requests = topology.max_queued;
   limits.max_context_tokens = topology.max_context_tokens;
+  if (topology.reserved_tokens > 0) limits.reserved_decode_tokens = topology.reserved_tokens;
   limits.vocab_size = kVocabulary;
   limits.stream_lease_us = topology.times.stream_lease_us;
   limits.remembered_aborts = topology.remembered;
@@ -159,6 +160,7 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
     std::rotate(event.writers.begin(), event.writers.begin() + 1, event.writers.end());
   }
   event.deadline_us = world_.now_us() + request.timeout_us;
+  event.resumes = request.resumes;
   witness_.Begin(request.prompt_id);
   LetIntrudersReserve(event);
   const auto held = [this] { return core_.load().waiting + core_.load().reserved; };

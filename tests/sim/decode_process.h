@@ -41,6 +41,7 @@ struct SimReserve {
   int max_tokens = 0;
   std::vector<KvWriter> writers;
   int64_t timeout_us = 0;
+  bool resumes = false;
 };
 
 class DecodeProcess : public DecodeRank {

@@ -51,6 +51,9 @@ void DecodeWitness::Complain(uint64_t attempt_id, const std::string& what) {
 // ---- Events ----
 
 void DecodeWitness::Before(const decode::Event& event) {
+  ended_.clear();
+  generation_before_ = last_generation_;
+  youngest_grown_ = 0;
   std::visit([this](const auto& e) { Hear(e); }, event);
 }
 
@@ -150,8 +153,10 @@ void DecodeWitness::After(const std::vector<decode::Action>& actions,
     }
     if (!world_.violation().empty()) return;  // What follows would rest on it.
   }
+  const bool between = !running_step_.has_value();  // Two steps.
   if (step != nullptr) See(*step);
   if (!world_.violation().empty()) return;
+  CheckGrowth(between);
   CheckExpected();
   CheckSessions(core.load());
   CheckPages(core.load());
@@ -167,6 +172,7 @@ void DecodeWitness::See(const decode::ReplyReserve& action) {
   }
   if (!action.ticket.ok()) {
     if (session->granted()) Complain(action.attempt_id, "I5: is refused and keeps its pages");
+    SeeEnd(session->generation, action.ticket.status());
     if (asked_ == action.attempt_id &&
         (!session->must_be_refused ||
          IsOverloaded(action.ticket.status()) != session->queue_full)) {
@@ -210,12 +216,16 @@ void DecodeWitness::See(const decode::RevokeKv& action) {
     return world_.Violate(absl::StrCat(self_.id, ": generation ", action.generation,
                                        " is revoked twice, or was not granted"));
   }
+  ended_[action.generation] = {
+      grants_.at(action.generation), session->request.resumes,
+      revokes_due_.contains(action.generation) || (session->sampled > 0 && session->complete()),
+      session->runs() && Lacks(*session)};
   session->revoked = true;
   revokes_due_.erase(action.generation);
   grants_.erase(action.generation);
   // Ranks that are lost see to their pages themselves.
   holds_[action.generation] =
-      Hold{action.slot, session->sequence->pages, joined_ ? AllRanks() : std::set<int>{0}};
+      Hold{action.slot, session->pages, joined_ ? AllRanks() : std::set<int>{0}};
 }
 
 void DecodeWitness::See(const decode::DeliverToken& action) {
@@ -249,6 +259,8 @@ void DecodeWitness::See(const decode::Finish& action) {
     return Complain(action.attempt_id, "I2: it ends twice, or before it had a ticket");
   }
   if (session->granted()) Complain(action.attempt_id, "I5: it ends and keeps its pages");
+  const bool told_late = session->retracted && IsRetracted(action.outcome.status());
+  if (!told_late) SeeEnd(session->generation, action.outcome.status());
   if (action.outcome.ok()) {
     const auto whole = static_cast<int>(session->sequence->answer.size());
     if (session->delivered != whole || *action.outcome != session->sequence->reason) {
@@ -269,7 +281,7 @@ void DecodeWitness::See(const decode::RunStep& action) {
   running_step_ = last_step_ = action.step;
   for (const auto& sequence : action.sequences) SeeSequence(sequence);
   for (const auto& [attempt_id, session] : sessions_) {
-    if (!session.runs() || in_step_.contains(session.generation)) continue;
+    if (!session.runs() || in_step_.contains(session.generation) || Lacks(session)) continue;
     Complain(attempt_id, "is left out of a step");
   }
 }
@@ -292,6 +304,7 @@ void DecodeWitness::SeeSequence(const decode::RunStep::Sequence& sequence) {
         absl::StrCat("feeds token ", sequence.token, " at ", sequence.position, " for draw ",
                      sequence.generated, ", expected draw ", session->sampled, " at ", position));
   }
+  SeeGrowth(*session, sequence);
   if (sequence.pages.size() != pages) {
     return Complain(sequence.attempt_id, absl::StrCat("steps with ", sequence.pages.size(),
                                                       " pages, its context covers ", pages));
@@ -343,7 +356,7 @@ void DecodeWitness::CheckExpected() {
 void DecodeWitness::CheckSessions(const decode::DecodeLoad& load) {
   int running = 0;
   for (const auto& [attempt_id, session] : sessions_) {
-    running += session.runs() ? 1 : 0;
+    running += session.runs() && !Lacks(session) ? 1 : 0;
     const bool complete = session.sampled > 0 && session.complete();
     if (complete && (session.granted() || session.stream_open)) {
       Complain(attempt_id, "is complete and goes on");
@@ -377,7 +390,7 @@ void DecodeWitness::CheckSessions(const decode::DecodeLoad& load) {
 std::pair<int, int> DecodeWitness::CountPages() const {
   int owned = 0;
   for (const auto& [generation, attempt_id] : grants_) {
-    owned += sessions_.at(attempt_id).sequence->pages;
+    owned += sessions_.at(attempt_id).pages;
   }
   int held = 0;
   for (const auto& [generation, hold] : holds_) held += hold.pages;
@@ -386,7 +399,7 @@ std::pair<int, int> DecodeWitness::CountPages() const {
 
 bool DecodeWitness::HasRoomFor(const Session& session) const {
   const auto [owned, held] = CountPages();
-  return session.sequence->pages <= page_count() - owned - held &&
+  return !rows_want_ && PagesAtFirst(session) <= page_count() - owned - held &&
          static_cast<int>(grants_.size() + holds_.size()) < topology_.max_running;
 }
 

@@ -67,6 +67,8 @@ class DecodeWitness {
     bool stream_open = false;
     int sampled = 0;
     int delivered = 0;
+    int pages = 0;  // That it has; 0: it waits.
+    bool retracted = false;
 
     bool granted() const { return generation != 0 && !revoked; }
     bool runs() const { return granted() && committed && stream_open; }
@@ -76,6 +78,13 @@ class DecodeWitness {
     uint32_t slot = 0;
     int pages = 0;
     std::set<int> not_drained;  // Ranks.
+  };
+  // Who has given its pages back in this Handle.
+  struct Ended {
+    uint64_t attempt_id = 0;
+    bool resumes = false;
+    bool explained = false;  // By its end, or by what was heard.
+    bool lacked = false;     // A page for its next token.
   };
 
   void Hear(const decode::ReserveRequested& event);
@@ -110,6 +119,14 @@ class DecodeWitness {
   std::pair<int, int> CountPages() const;  // Owned and held back.
   bool HasRoomFor(const Session& session) const;
   void SeeSequence(const decode::RunStep::Sequence& sequence);
+  // What it takes for later tokens, and who gives way (decode_witness_growth.cc).
+  int PagesAtFirst(const Session& session) const;
+  int PagesFor(int tokens) const;
+  bool Lacks(const Session& session) const;
+  void SeeGrowth(Session& session, const decode::RunStep::Sequence& sequence);
+  void SeeEnd(uint64_t generation, const absl::Status& status);
+  void CheckGrowth(bool between);
+  void CheckRetractions(int wanted);
 
   void CheckExpected();
   void CheckSessions(const decode::DecodeLoad& load);
@@ -140,6 +157,7 @@ class DecodeWitness {
   uint64_t taken_elsewhere_ = 0;
   bool joined_ = false;
   bool ever_joined_ = false;
+  bool rows_want_ = false;  // A page, when the last step began.
   std::vector<InstanceRef> followers_;
   std::optional<decode::GrantKv> grant_;  // Rank 0's grant, while the other ranks' are to follow.
   int granted_ranks_ = 0;
@@ -153,6 +171,9 @@ class DecodeWitness {
   std::optional<uint64_t> asked_;                // Attempt, whose reservation it is.
   std::set<uint64_t> tickets_due_;               // Attempts.
   bool part_due_ = false;
+  std::map<uint64_t, Ended> ended_;  // By generation.
+  uint64_t generation_before_ = 0;
+  uint64_t youngest_grown_ = 0;  // Generation.
 };
 
 }  // namespace baton::sim

@@ -107,6 +107,7 @@ void DecodeWitness::See(const decode::GrantKv& action) {
     Session& session = sessions_.at(attempt_id);
     session.generation = generation;
     session.slot = action.grant.slot;
+    session.pages = PagesAtFirst(session);
     session.not_granted = AllRanks(1);
     session.not_committed = AllRanks();
     grant_ = action;
@@ -129,10 +130,10 @@ void DecodeWitness::CheckGrant(const Session& session, const decode::GrantKv& ac
     Complain(attempt_id, "is granted differently on two ranks");
   }
   if (static_cast<int>(action.grant.pages.size()) != sequence.prompt_pages ||
-      static_cast<int>(action.grant.pages.size() + action.continuation.size()) != sequence.pages) {
+      static_cast<int>(action.grant.pages.size() + action.continuation.size()) != session.pages) {
     Complain(attempt_id, absl::StrCat("has ", action.grant.pages.size(), " and ",
                                       action.continuation.size(), " pages granted for a prompt of ",
-                                      sequence.prompt_pages, ", and ", sequence.pages, " in all"));
+                                      sequence.prompt_pages, ", and ", session.pages, " in all"));
   }
   std::vector<KvWriter> writers;
   for (const KvWriter& writer : session.request.writers) {

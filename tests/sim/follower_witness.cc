@@ -148,6 +148,7 @@ void FollowerWitness::Obey(const decode::StepOrder& order) {
     sequence.generation = row.generation;
     sequence.token = row.token;
     sequence.position = row.position;
+    if (row.new_page >= 0) grant->second.order.pages.push_back(row.new_page);
     sequence.pages = grant->second.order.pages;
     sequence.pages.resize(static_cast<size_t>(row.position / topology_.page_size) + 1);
     step.sequences.push_back(std::move(sequence));

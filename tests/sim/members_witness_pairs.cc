@@ -19,7 +19,7 @@ auto AsTuple(const router::Pair& pair) {
   return std::tie(pair.chain.chain_id, pair.chain.stages, pair.writers, pair.chain.stage0,
                   pair.chain.max_prompt_tokens, pair.chain.draining, pair.decode, pair.followers,
                   pair.decode_capacity_tokens, pair.max_context_tokens, pair.decode_slots,
-                  pair.chain.capacity_tokens, pair.page_size);
+                  pair.chain.capacity_tokens, pair.page_size, pair.reserved_tokens);
 }
 
 // The chain or decode service that it is of, and how many processes those are.
@@ -112,6 +112,7 @@ void MembersWitness::AddPair(const router::Chain& chain, const std::vector<KvWri
                     std::min<int64_t>(first.info.max_context_tokens, tokens),
                     first.info.max_running_requests, first.info.fingerprint.kv_layout.page_size,
                     std::move(followers), writers});
+  pairs_.back().reserved_tokens = first.info.reserved_decode_tokens;
 }
 
 void MembersWitness::CheckPairs(const router::Membership& membership) {

@@ -102,6 +102,7 @@ router::WorkerInfo RouterProcess::Describe(const Topology& topology, const Insta
     info.tensor_rank = topology.DecodeRankOf(node);
     if (!info.tensor_rank.alone()) info.decode_id = topology.DecodeId(node);
     info.page_count = topology.PagesOf(node);
+    info.reserved_decode_tokens = topology.reserved_tokens;
   } else {
     info.chain_id = absl::StrCat("chain-", topology.ChainOf(node));
     info.pp_rank = topology.StageOf(node);

@@ -56,7 +56,9 @@ int64_t RouterWitness::Request::PromptIn(const router::Pair& of) const {
 }
 
 int64_t RouterWitness::Request::ContextIn(const router::Pair& of) const {
-  const int64_t pages = (asked.prompt_tokens + asked.max_tokens + of.page_size - 1) / of.page_size;
+  int draws = asked.max_tokens - drawn;
+  if (of.reserved_tokens > 0) draws = std::min(draws, of.reserved_tokens);
+  const int64_t pages = (asked.prompt_tokens + drawn + draws + of.page_size - 1) / of.page_size;
   return pages * of.page_size;
 }
 

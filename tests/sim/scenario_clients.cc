@@ -82,6 +82,10 @@ Client DrawClient(Random& random, const Scenario& scenario, const Load& load) {
   client.max_tokens = random.Chance(0.2)   ? 1
                       : random.Chance(0.1) ? static_cast<int>(random.Between(40, 200))
                                            : static_cast<int>(random.Between(1, 40));
+  if (topology.grows_much && random.Chance(0.6)) {
+    client.max_tokens =
+        static_cast<int>(random.Between(topology.page_size, 6 * topology.page_size));
+  }
   if (random.Chance(0.15)) client.stop_after = static_cast<int>(random.Between(1, 20));
   client.submit_us = random.Between(load.from_us, load.until_us);
   client.deadline_us = client.submit_us + DrawTimeAllowed(random, scenario, load);

@@ -40,6 +40,12 @@ Topology DrawTopology(Random& random) {
     topology.prefill_pages = static_cast<int>(random.Between(12, 20));
     topology.decode_pages = static_cast<int>(random.Between(12, 24));
   }
+  // Texts that outgrow their pools.
+  if (random.Chance(0.6)) {
+    topology.reserved_tokens = static_cast<int>(random.Between(1, topology.page_size));
+    topology.grows_much = topology.page_size == 16 && random.Chance(0.5);
+    if (topology.grows_much) topology.decode_pages = static_cast<int>(random.Between(12, 24));
+  }
   if (random.Chance(0.2)) topology.step_us = random.Between(1000, 8000);
   // Longer prompts would still be queued when the probes come.
   if (topology.page_size == 16 && random.Chance(0.3)) {

@@ -36,6 +36,9 @@ struct Topology {
   bool shares_plans = true;
   int prefill_pages = 64;
   int decode_pages = 64;
+  // New tokens of a request for which a decode service holds pages from the beginning. 0: all.
+  int reserved_tokens = 0;
+  bool grows_much = false;  // Many texts are some pages long, and the pools are small.
   int max_running = 8;
   int max_queued = 16;
   int plan_window = 4;

@@ -55,9 +55,9 @@ void DecodeCore::State::StartStep() {
   if (running_step.has_value()) return;
   RunStep step;
   for (const uint64_t attempt_id : batch) {
-    const Request& request = requests.at(attempt_id);
+    Request& request = requests.at(attempt_id);
     // Without a stream nothing is computed: only the first token is kept.
-    if (!request.stream_open) continue;
+    if (!request.stream_open || LacksPage(request)) continue;
     RunStep::Sequence sequence;
     sequence.attempt_id = attempt_id;
     sequence.slot = request.slot;
@@ -67,6 +67,7 @@ void DecodeCore::State::StartStep() {
     sequence.position = request.prompt_tokens + request.generated - 1;
     sequence.pages.assign(request.pages.begin(),
                           request.pages.begin() + limits.layout.PagesFor(sequence.position + 1));
+    sequence.new_page = std::exchange(request.new_page, -1);
     in_step.emplace(request.generation, attempt_id);
     step.sequences.push_back(std::move(sequence));
   }

@@ -30,7 +30,7 @@ std::vector<int> DecodeCore::State::TakePages(int count) {
 // Gives the request what the cache has of its prompt, and pages for the rest; false: there are too
 // few, and nothing has changed. Pages that were unused for the longest are given up for it.
 bool DecodeCore::State::AllocatePages(Request& request) {
-  const int needed = PagesFor(request);
+  const int needed = PagesAtFirst(request);
   PageTree::Match match;
   // Looks at the whole prompt, but not where all that is free or cached is too little.
   if (request.tokens != nullptr && needed <= pool.free_pages() + tree->pages()) {

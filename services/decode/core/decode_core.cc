@@ -13,7 +13,8 @@ namespace baton::decode {
 
 DecodeCore::DecodeCore(DecodeLimits limits) {
   BATON_CHECK(limits.max_running_requests > 0 && limits.layout.page_size > 0 &&
-              limits.max_context_tokens > 0 && limits.vocab_size > 0)
+              limits.max_context_tokens > 0 && limits.vocab_size > 0 &&
+              limits.reserved_decode_tokens > 0)
       << "incomplete limits";
   state_ = std::make_unique<State>(std::move(limits));
 }
@@ -27,6 +28,7 @@ void DecodeCore::Handle(const Event& event, int64_t now_us, std::vector<Action>&
   state_->EndOverdue();
   state_->EndDrain();
   std::visit([this](const auto& e) { state_->On(e); }, event);
+  state_->GrowRows();
   state_->AdmitWaiting();
   // The next step runs while the last one's tokens are written out.
   state_->actions = &actions;
@@ -68,6 +70,7 @@ DecodeLoad DecodeCore::load() const {
   }
   load.evicted_pages_total = state_->evicted_pages_total;
   load.reused_pages_total = state_->reused_pages_total;
+  load.retractions_total = state_->retractions_total;
   load.quarantined_pages = state_->pool.quarantined_pages();
   return load;
 }
@@ -104,6 +107,12 @@ absl::Status DecodeCore::CheckInvariants() const {
     }
     if ((request.phase == Phase::kGranting) != (granted && request.not_granted != 0)) {
       return broken("attempt ", attempt_id, " has a ticket before every rank takes its KV");
+    }
+    const bool wants = request.phase == Phase::kCommitted && request.stream_open &&
+                       !core.running_step.has_value() && core.LacksPage(request);
+    if (wants && core.AvailablePages() > 0) {
+      return broken("attempt ", attempt_id, " wants a page, and ", core.AvailablePages(),
+                    " are free");
     }
     if (request.kept.size() > 1) return broken("attempt ", attempt_id, " keeps many tokens");
   }

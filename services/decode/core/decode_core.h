@@ -7,10 +7,12 @@
 // lease tables say counts once all have said it (ranks.cc). Its terminal action (Finish, or a
 // refused ReplyReserve) comes exactly once (I2); its pages come back when the step that uses them
 // is over and the lease table has drained. Its deadline ends it in every state, and so does a
-// stream that is not opened within its lease.
+// stream that is not opened within its lease. Once it has pages it may be retracted, with a status
+// that is Retracted, for older ones that grow (growth.cc).
 #ifndef SERVICES_DECODE_CORE_DECODE_CORE_H_
 #define SERVICES_DECODE_CORE_DECODE_CORE_H_
 
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,6 +45,8 @@ struct DecodeLimits {
   int max_context_tokens = 0;
   int vocab_size = 0;
   bool caches = false;  // KV of finished requests is kept for prompts that begin alike.
+  // New tokens of a request for which pages are held from the beginning (growth.cc). > 0.
+  int reserved_decode_tokens = INT_MAX;
   // From the ticket to its stream. A router that opens none has died with the ticket, which nothing
   // else shows before the deadline.
   int64_t stream_lease_us = 3'000'000;
@@ -63,6 +67,8 @@ struct ReserveRequested {
   // The prompt, for the prefix cache; null: it is not looked up, and not kept.
   std::shared_ptr<const std::vector<int32_t>> tokens = nullptr;
   std::string cache_salt = {};  // Prompts with different ones share nothing.
+  // Who asks goes on with a text that is retracted. Without that, pages for all of it are held.
+  bool resumes = false;
 };
 struct StreamOpened {  // Generate was called: tokens may be sent. Those before it are kept.
   uint64_t attempt_id = 0;
@@ -95,6 +101,7 @@ struct RanksJoined {
   // The newest generation that a follower was granted, by former incarnations of rank 0 too. A late
   // message for an old grant must not be taken for a new grant's.
   uint64_t newest_generation = 0;
+  bool knows_growth = true;  // All of them; if not, pages for whole texts are held.
 };
 // A rank is lost, and with it a part of every request's KV: all requests end with this status.
 // A rank that is linked again holds none of their KV.
@@ -127,7 +134,7 @@ struct ReplyReserve {
 struct GrantKv {  // One for each rank.
   int rank = 0;
   KvGrant grant;                  // Its writers are those that have heads for the rank.
-  std::vector<int> continuation;  // Pages for what comes after the prompt.
+  std::vector<int> continuation;  // Pages for what comes after the prompt, as far as reserved.
 };
 struct RevokeKv {  // On every rank.
   uint32_t slot = 0;
@@ -163,6 +170,7 @@ struct RunStep {
     int position = 0;        // Position of `token`: tokens before it in the context.
     std::vector<int> pages;  // Cover positions [0, position].
     int generated = 0;       // Tokens sampled so far, the first included.
+    int new_page = -1;       // The last of `pages`, if the request has it from this step on.
   };
   uint64_t step = 0;
   std::vector<Sequence> sequences;
@@ -185,6 +193,7 @@ struct DecodeLoad {
   int cached_pages = 0;              // All of the cache, also what requests use.
   uint64_t evicted_pages_total = 0;  // By the cache, for pages that a request lacked.
   uint64_t reused_pages_total = 0;   // Prompt pages that were there, so that none sent them.
+  uint64_t retractions_total = 0;    // Requests that gave way to older ones' growth.
 };
 
 // One step runs at a time (RunStep, then StepFinished); what arrives meanwhile joins the next one.

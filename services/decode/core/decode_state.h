@@ -1,6 +1,6 @@
 // Inside of DecodeCore, shared by its source files; nothing else includes it. Requests are in
 // reservation.cc until they have pages, in ranks.cc until their KV is there, in batch.cc from then
-// on, and end in ending.cc. cache.cc has what they share.
+// on, and end in ending.cc. cache.cc has what they share, growth.cc what they take later.
 #ifndef SERVICES_DECODE_CORE_DECODE_STATE_H_
 #define SERVICES_DECODE_CORE_DECODE_STATE_H_
 
@@ -42,6 +42,7 @@ struct Request {
   StopRule stop;
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
+  bool resumes = false;  // It may be retracted, and has a reserve of pages at first.
 
   // The prefix cache.
   std::shared_ptr<const std::vector<int32_t>> tokens;  // The prompt. Null: it has no part.
@@ -65,6 +66,7 @@ struct Request {
   int generated = 0;
   int32_t last_token = 0;
   std::vector<SampledToken> kept;  // At most the first token, while no stream is open.
+  int new_page = -1;               // The last of `pages`, until a step has told of it.
 
   std::optional<absl::StatusOr<FinishReason>> outcome;  // kEnded.
 };
@@ -86,6 +88,9 @@ struct DecodeCore::State {
   std::optional<PageTree> tree;  // Without caching: none.
   uint64_t evicted_pages_total = 0;
   uint64_t reused_pages_total = 0;
+  uint64_t retractions_total = 0;
+  bool grows = true;     // Every rank knows of pages that come later.
+  int rows_in_want = 0;  // Of a page, when the last step began.
   // What pages are free or cached changes with each of these. The queue's head that found too few
   // looks again after the next one, since looking reads its whole prompt.
   uint64_t page_changes = 0;
@@ -97,7 +102,8 @@ struct DecodeCore::State {
   std::deque<uint64_t> queue;            // Waiting attempts, first come first.
   std::vector<uint64_t> batch;           // Committed attempts in the order of their commits.
   std::map<uint64_t, Hold> holds;        // By generation.
-  std::map<uint64_t, uint64_t> granted;  // Generation -> attempt, while reserved or committed.
+  // Generation -> attempt, while it is granting, reserved or committed: by age.
+  std::map<uint64_t, uint64_t> granted;
   std::set<std::pair<int64_t, uint64_t>> deadlines;  // (DueUs, attempt)
   std::deque<uint32_t> free_slots;
   std::deque<uint64_t> kept_outcomes;  // Attempts in kEnded, oldest first.
@@ -148,6 +154,14 @@ struct DecodeCore::State {
     return limits.layout.PagesFor(request.prompt_tokens + request.token_limit);
   }
   void AdmitWaiting();
+
+  // growth.cc
+  int PagesAtFirst(const Request& request) const;
+  bool LacksPage(const Request& request) const;
+  void GrowRows();
+  void MakeRoomForRows();
+  int PagesToReturn(int own, PageTree::Node prefix) const;
+  void Retract(uint64_t attempt_id);
 
   // cache.cc
   int AvailablePages() const;             // Free, or given up by the cache.

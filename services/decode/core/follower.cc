@@ -71,19 +71,19 @@ absl::Status Follower::CheckGrant(const GrantOrder& order) const {
 
 // Rank 0 gives a slot or a page to another request only when every rank has reported it drained.
 absl::Status Follower::CheckPages(const GrantOrder& order) const {
-  std::set<int> taken;
   for (const Grants* const grants : {&granted_, &revoked_}) {
     for (const auto& [grant, pages] : *grants) {
       if (grant.first == order.slot) {
         return InvalidField("grant.slot", absl::StrCat(order.slot, " is taken"));
       }
-      taken.insert(pages.own().begin(), pages.own().end());
     }
   }
+  std::set<int> own;
   for (size_t i = 0; i < order.pages.size(); ++i) {
     const int page = order.pages[i];
     const bool shared = i < static_cast<size_t>(order.first_page);
-    if (page < 0 || page >= limits_.page_count || (!shared && !taken.insert(page).second)) {
+    const bool known = page >= 0 && page < limits_.page_count;
+    if (!known || (!shared && (!IsFree(page) || !own.insert(page).second))) {
       return InvalidField("grant.pages",
                           absl::StrCat(page, " is taken, or not one of ", limits_.page_count));
     }
@@ -91,10 +91,15 @@ absl::Status Follower::CheckPages(const GrantOrder& order) const {
   return absl::OkStatus();
 }
 
+void Follower::Mark(std::span<const int> pages, bool taken) {
+  for (const int page : pages) taken_[static_cast<size_t>(page)] = taken;
+}
+
 absl::Status Follower::Take(const GrantOrder& order) {
   BATON_RETURN_IF_ERROR(CheckGrant(order));
   last_generation_ = order.generation;
-  granted_[{order.slot, order.generation}] = {order.pages, order.first_page};
+  Pages& pages = granted_[{order.slot, order.generation}] = {order.pages, order.first_page};
+  Mark(pages.own(), true);
   GrantKv action;
   action.rank = limits_.rank.rank;
   action.grant.slot = order.slot;
@@ -130,8 +135,18 @@ absl::StatusOr<RunStep::Sequence> Follower::CheckRow(const StepOrder::Row& row) 
     return InvalidField("step.rows", absl::StrCat("generation ", row.generation, " of slot ",
                                                   row.slot, " is not granted"));
   }
-  const std::vector<int>& pages = found->second.all;
-  const auto context = static_cast<int64_t>(pages.size()) * limits_.page_size;
+  std::vector<int> pages = found->second.all;
+  auto context = static_cast<int64_t>(pages.size()) * limits_.page_size;
+  if (row.new_page >= 0) {
+    if (!IsFree(row.new_page) || row.position != context) {
+      return InvalidField(
+          "step.rows", absl::StrCat("page ", row.new_page, " for position ", row.position,
+                                    " is taken, not one of ", limits_.page_count, ", or not the ",
+                                    "next behind ", pages.size(), " of ", limits_.page_size));
+    }
+    pages.push_back(row.new_page);
+    context += limits_.page_size;
+  }
   if (row.position < 0 || row.position >= limits_.max_context_tokens || row.position >= context) {
     return InvalidField("step.rows",
                         absl::StrCat("position ", row.position, " is outside of ", pages.size(),
@@ -147,7 +162,9 @@ absl::StatusOr<RunStep::Sequence> Follower::CheckRow(const StepOrder::Row& row) 
   sequence.generation = row.generation;
   sequence.token = row.token;
   sequence.position = row.position;
-  sequence.pages.assign(pages.begin(), pages.begin() + row.position / limits_.page_size + 1);
+  pages.resize(static_cast<size_t>(row.position / limits_.page_size) + 1);
+  sequence.pages = std::move(pages);
+  sequence.new_page = row.new_page;
   return sequence;
 }
 
@@ -164,12 +181,21 @@ absl::Status Follower::Take(const StepOrder& order) {
   RunStep step;
   step.step = order.step;
   std::set<uint32_t> slots;
+  std::set<int> new_pages;
   for (const StepOrder::Row& row : order.rows) {
     BATON_ASSIGN_OR_RETURN(RunStep::Sequence sequence, CheckRow(row));
     if (!slots.insert(row.slot).second) {
       return InvalidField("step.rows", absl::StrCat("slot ", row.slot, " comes twice"));
     }
+    if (row.new_page >= 0 && !new_pages.insert(row.new_page).second) {
+      return InvalidField("step.rows", absl::StrCat("page ", row.new_page, " is new to two"));
+    }
     step.sequences.push_back(std::move(sequence));
+  }
+  for (const StepOrder::Row& row : order.rows) {
+    if (row.new_page < 0) continue;
+    granted_.at({row.slot, row.generation}).all.push_back(row.new_page);
+    Mark(std::span(&row.new_page, 1), true);
   }
   last_step_ = order.step;
   steps_.push_back(Step{order.step, {}});
@@ -196,9 +222,10 @@ void Follower::On(const FollowerStepEnded& event) {
 
 void Follower::On(const LeaseHeard& event) {
   if (const auto* drained = std::get_if<KvDrained>(&event.event)) {
-    const size_t erased = revoked_.erase({drained->slot, drained->generation});
-    BATON_CHECK(erased == 1) << "generation " << drained->generation << " of slot " << drained->slot
-                             << " was not revoked";
+    const Grants::node_type grant = revoked_.extract({drained->slot, drained->generation});
+    BATON_CHECK(!grant.empty()) << "generation " << drained->generation << " of slot "
+                                << drained->slot << " was not revoked";
+    Mark(grant.mapped().own(), false);
   }
   if (begun_) Emit(TellLease{event.event});
 }

@@ -9,7 +9,8 @@
 // Rejected: to report the end of each step to rank 0, which would cost a message per token. A
 // step's sums need all ranks, so rank 0 knows that they have computed it. A follower may still be
 // finishing the step when rank 0 gives one of its pages to another request; that page is used here
-// only afterwards, since the confirmation of a grant waits for the steps before it.
+// only afterwards, since the confirmation of a grant waits for the steps before it, and a step that
+// brings a page comes after them.
 #ifndef SERVICES_DECODE_CORE_FOLLOWER_H_
 #define SERVICES_DECODE_CORE_FOLLOWER_H_
 
@@ -49,7 +50,7 @@ struct GrantOrder {
   uint32_t slot = 0;
   uint64_t generation = 0;
   int prompt_pages = 0;
-  std::vector<int> pages;  // The prompt's and those of what follows it, in order.
+  std::vector<int> pages;  // The prompt's and those of what follows it, as far as reserved.
   std::vector<KvWriter> writers;
   int first_page = 0;  // The pages before it have KV that other grants may share.
 };
@@ -63,6 +64,7 @@ struct StepOrder {
     uint64_t generation = 0;
     int32_t token = 0;
     int position = 0;
+    int new_page = -1;  // The grant has this page, too, from now on; -1: none.
   };
   uint64_t step = 0;
   std::vector<Row> rows;
@@ -100,7 +102,8 @@ using FollowerAction = std::variant<GrantKv, RevokeKv, RunStep, TellGranted, Tel
 
 class Follower {
  public:
-  explicit Follower(const FollowerLimits& limits) : limits_(limits) {}
+  explicit Follower(const FollowerLimits& limits)
+      : limits_(limits), taken_(static_cast<size_t>(limits.page_count), false) {}
 
   void Handle(const FollowerEvent& event, std::vector<FollowerAction>& actions);
 
@@ -133,6 +136,11 @@ class Follower {
   absl::Status Take(const StepOrder& order);
   absl::Status CheckGrant(const GrantOrder& order) const;
   absl::Status CheckPages(const GrantOrder& order) const;
+  bool IsFree(int page) const {
+    return page >= 0 && page < limits_.page_count && !taken_[static_cast<size_t>(page)];
+  }
+  void Mark(std::span<const int> pages, bool taken);
+  // The row's pages, the new one included, which the grant has when the whole step is sound.
   absl::StatusOr<RunStep::Sequence> CheckRow(const StepOrder::Row& row) const;
   void Emit(FollowerAction action) { actions_->push_back(std::move(action)); }
 
@@ -141,8 +149,9 @@ class Follower {
   uint64_t last_generation_ = 0;  // Over this epoch and those before.
   uint64_t last_step_ = 0;
   Grants granted_;
-  Grants revoked_;          // Until the table has drained them; their pages are taken.
-  std::deque<Step> steps_;  // With the executor, in order.
+  Grants revoked_;           // Until the table has drained them; their pages are taken.
+  std::vector<bool> taken_;  // By page: it is some grant's own.
+  std::deque<Step> steps_;   // With the executor, in order.
   std::vector<FollowerAction>* actions_ = nullptr;  // For the Handle call under way.
 };
 

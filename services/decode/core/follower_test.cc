@@ -299,5 +299,40 @@ TEST_F(FollowerTest, StepsOfARevokedGrantAreRefused) {
   EXPECT_THAT(Refusal(RevokeOrder{0, 1}), HasSubstr("not granted"));
 }
 
+TEST_F(FollowerTest, AStepBringsAPage) {
+  Grant(0, 1, {4});
+  Step(1, {{0, 1, 55, 3}});
+  Take<RunStep>();
+  Step(2, {{0, 1, 56, 4, 7}});
+  const auto step = Take<RunStep>();
+  ASSERT_TRUE(step.has_value());
+  EXPECT_THAT(step->sequences[0].pages, ElementsAre(4, 7));
+  EXPECT_EQ(follower_.held_pages(), 2);
+  Step(3, {{0, 1, 57, 5}});
+  EXPECT_THAT(Take<RunStep>()->sequences[0].pages, ElementsAre(4, 7));
+  EXPECT_THAT(Refusal(Order(1, 2, {7})), HasSubstr("7 is taken"));
+  Handle(OrderHeard{RevokeOrder{0, 1}});
+  EXPECT_EQ(follower_.held_pages(), 2);
+  Handle(LeaseHeard{KvDrained{0, 1}});
+  EXPECT_EQ(follower_.held_pages(), 0);
+  Grant(1, 3, {7, 4});
+  EXPECT_TRUE(Take<GrantKv>().has_value() && !Take<FailEpoch>().has_value());
+}
+
+TEST_F(FollowerTest, APageThatMakesNoSenseEndsTheEpoch) {
+  Grant(0, 1, {4});
+  Grant(1, 2, {5});
+  const auto refusal = [this](std::vector<StepOrder::Row> rows) {
+    return Refusal(StepOrder{1, std::move(rows)});
+  };
+  EXPECT_THAT(refusal({{0, 1, 55, 4, 5}}), HasSubstr("page 5 for position 4 is taken"));
+  EXPECT_THAT(refusal({{0, 1, 55, 4, 10}}), HasSubstr("not one of 10"));
+  EXPECT_THAT(refusal({{0, 1, 55, 3, 7}}), HasSubstr("not the next behind 1 of 4"));
+  EXPECT_THAT(refusal({{0, 1, 55, 5, 7}}), HasSubstr("not the next behind"));
+  EXPECT_THAT(refusal({{0, 1, 55, 4}}), HasSubstr("position 4 is outside"));
+  EXPECT_THAT(refusal({{0, 1, 55, 4, 7}, {1, 2, 55, 4, 7}}), HasSubstr("new to two"));
+  EXPECT_EQ(follower_.held_pages(), 2) << "nothing was taken";
+}
+
 }  // namespace
 }  // namespace baton::decode

@@ -50,6 +50,7 @@ void DecodeCore::State::On(const RanksJoined& event) {
   tree.reset();  // Followers hold nothing any more.
   if (limits.caches) tree.emplace(limits.layout.page_size);
   last_generation = std::max(last_generation, event.newest_generation);
+  grows = event.knows_growth;
 }
 
 void DecodeCore::State::On(const RanksLost& event) {

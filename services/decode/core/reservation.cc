@@ -45,6 +45,7 @@ void DecodeCore::State::On(const ReserveRequested& event) {
   request.stop = event.stop;
   request.writers = event.writers;
   request.deadline_us = event.deadline_us;
+  request.resumes = event.resumes;
   if (tree.has_value() && event.tokens != nullptr) {
     request.tokens = event.tokens;
     // KV of one number of ranks is equal to the last bit, and that of another is not.
@@ -57,7 +58,8 @@ void DecodeCore::State::On(const ReserveRequested& event) {
                PagesFor(request), " pages, the pool has ", page_count)));
     return;
   }
-  const bool waits = !queue.empty() || free_slots.empty() || AvailablePages() < PagesFor(request);
+  const bool waits = !queue.empty() || free_slots.empty() || rows_in_want > 0 ||
+                     AvailablePages() < PagesAtFirst(request);
   if (waits && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
     Covered<"decode: the queue is full">();
     Refuse(event.attempt_id, Overloaded(absl::ResourceExhaustedError(absl::StrCat(
@@ -144,8 +146,9 @@ absl::Status DecodeCore::State::CheckWriters(const std::vector<KvWriter>& writer
 }
 
 // First come, first served: a small request doesn't overtake a large one that waits for pages, or
-// a stream of small ones would starve it.
+// a stream of small ones would starve it. Nor does it take what rows wait for.
 void DecodeCore::State::AdmitWaiting() {
+  if (rows_in_want > 0) return;
   while (!queue.empty() && !free_slots.empty()) {
     const uint64_t attempt_id = queue.front();
     if (found_too_few == std::pair(attempt_id, page_changes)) return;

@@ -16,7 +16,8 @@ namespace baton::decode {
 class Roster {
  public:
   // An epoch of these ranks begins, rank 0's own first.
-  void Begin(const std::vector<KvWriter>& ranks) {
+  void Begin(const std::vector<KvWriter>& ranks, bool knows_growth = true) {
+    knows_growth_ = knows_growth;
     followers_.clear();
     for (size_t i = 1; i < ranks.size(); ++i) followers_.push_back(ranks[i].instance);
   }
@@ -28,10 +29,13 @@ class Roster {
   }
 
   // All are; `page_count` is the smallest of theirs.
-  RanksJoined Joined(int page_count) const { return {followers_, page_count, newest_generation_}; }
+  RanksJoined Joined(int page_count) const {
+    return {followers_, page_count, newest_generation_, knows_growth_};
+  }
 
  private:
   std::vector<InstanceRef> followers_;  // In the epoch that was begun last.
+  bool knows_growth_ = true;            // All of them.
   uint64_t newest_generation_ = 0;      // The newest any of them has had.
 };
 

@@ -57,6 +57,7 @@ v1::DecodeOrder ToProto(const RunStep& step) {
     row.set_generation(sequence.generation);
     row.set_token_id(sequence.token);
     row.set_position(sequence.position);
+    if (sequence.new_page >= 0) row.set_new_page(sequence.new_page);
   }
   return order;
 }
@@ -87,7 +88,11 @@ absl::StatusOr<Order> FromProto(const v1::DecodeOrder& proto) {
     case v1::DecodeOrder::kStep: {
       StepOrder order{proto.step().step(), {}};
       for (const v1::RankStepRow& row : proto.step().rows()) {
-        order.rows.push_back({row.slot(), row.generation(), row.token_id(), row.position()});
+        if (row.has_new_page() && row.new_page() < 0) {
+          return InvalidField("step.rows.new_page", absl::StrCat(row.new_page(), " is no page"));
+        }
+        order.rows.push_back({row.slot(), row.generation(), row.token_id(), row.position(),
+                              row.has_new_page() ? row.new_page() : -1});
       }
       return order;
     }

@@ -1,5 +1,6 @@
 #include "services/decode/ranks/rank_links.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -38,7 +39,11 @@ links::ChainWiring::Callbacks RankLinks::Callbacks() {
     if (!options_.may_join()) {
       return absl::UnavailableError("pages of the last epoch are still in use");
     }
-    roster_.Begin(hello.members);
+    roster_.Begin(hello.members,
+                  std::all_of(hello.members.begin(), hello.members.end(), [&](const auto& rank) {
+                    return rank.instance == options_.place.self.instance ||
+                           options_.peers->ProtocolOf(rank.instance) >= kDecodeGrowthVersion;
+                  }));
     return absl::OkStatus();
   };
   callbacks.on_ready = [this](int, const v1::LinkReady& ready) {

@@ -19,6 +19,7 @@
 #include "services/links/core/hello.h"
 #include "services/links/group_joiner.h"
 #include "services/worker/core/peer_worker.h"
+#include "services/worker/peers.h"
 
 namespace baton::decode {
 
@@ -33,6 +34,7 @@ class RankLinks {
     links::ChainPlace place;       // Rank 0's.
     Executor* executor = nullptr;  // Not owned; outlives EndCalls.
     std::shared_ptr<EventLoop> loop;
+    const worker::Peers* peers = nullptr;  // Not owned; as `executor`.
     ConnectGroup connect_group;
     std::function<bool()> may_join;                        // DecodeCore::may_join.
     std::function<void(Event)> handle;                     // By the decode core.

@@ -116,9 +116,13 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
   Covered<"router: an attempt fails">();
   const bool full = IsOverloaded(status);
   const bool had_drawn = txn.phase == Phase::kDecoding;
-  const std::string reason =
-      absl::StrCat("the ", RoleName(blamed), full ? " leg was refused" : " leg failed");
+  const bool retracted = IsRetracted(status);
+  const std::string reason = absl::StrCat("the ", RoleName(blamed), " leg ",
+                                          full        ? "was refused"
+                                          : retracted ? "gave its pages to older requests"
+                                                      : "failed");
   CloseLegs(txn, reason);
+  if (retracted) return AwaitRoomAgain(txn, blamed);
   if (full && !had_drawn) {
     if (TryRefusedAgain(txn, blamed, status)) return;
     return Finish(txn,
@@ -131,7 +135,7 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
 }
 
 bool RouterCore::State::MayBeginAgain(const Transaction& txn, bool handed_back) const {
-  const int failed_attempts = txn.attempts - txn.handed_back - txn.refused;
+  const int failed_attempts = txn.attempts - txn.handed_back - txn.refused - txn.retracted;
   return handed_back || failed_attempts < limits.max_attempts;
 }
 

@@ -50,7 +50,7 @@ std::optional<Pairing::Half> Pairing::ChainHalf(size_t slot, const Ask& ask) con
   if (!Fits(room, ask)) return std::nullopt;
   const int64_t output = std::min<int64_t>(ask.max_tokens, room);
   half.clipped = ask.max_tokens - output;
-  half.full = SeemsFull(*kept.account, limits, limits.InPages(ask.prompt_tokens + output));
+  half.full = SeemsFull(*kept.account, limits, limits.AtFirst(ask.prompt_tokens, output));
   return half;
 }
 
@@ -63,7 +63,7 @@ std::optional<Pairing::Half> Pairing::DecodeHalf(size_t slot, const Ask& ask) co
     return std::nullopt;
   }
   const int64_t output = std::min<int64_t>(ask.max_tokens, room);
-  const int64_t context_tokens = limits.InPages(ask.prompt_tokens + output);
+  const int64_t context_tokens = limits.AtFirst(ask.prompt_tokens, output);
   Half half = {.slot = slot, .kept = &kept};
   half.clipped = ask.max_tokens - output;
   half.room = HasRoom(*kept.account, limits, context_tokens);

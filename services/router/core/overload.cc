@@ -3,6 +3,8 @@
 // for a pair (waiting.cc), as long as the retry budget and the queue's bound allow and a pair is
 // ready or expected; the worker is asked again when room may be there (learned_limit.h). Otherwise
 // the client is told at once.
+//
+// Nor is it a failure when a decode service retracts what it has begun, for older requests of its.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,6 +54,19 @@ bool RouterCore::State::TryRefusedAgain(Transaction& txn, Role blamed,
   ++totals.RetriesOf(blamed).overload_total;
   Wait(txn);
   return true;
+}
+
+// In its old turn, so that only older requests overtake it, and with any pair that has room then.
+// It is counted nowhere: --max-resumes and the budget bound what fails, the queue's bound is for
+// those that have not been taken, and this one has. It ends all the same. A service never retracts
+// its oldest request, so between two retractions one ends there, and what comes later than this one
+// is younger there when it is back. Its deadline bounds the rest.
+void RouterCore::State::AwaitRoomAgain(Transaction& txn, Role blamed) {
+  Covered<"router: a retracted request waits for room">();
+  EndWork(txn);
+  ++txn.retracted;
+  ++totals.RetriesOf(blamed).retraction_total;
+  Wait(txn);
 }
 
 bool RouterCore::State::TakeRetry() {

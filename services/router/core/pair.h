@@ -38,6 +38,8 @@ struct Pair {
   // rank that has it.
   std::vector<KvWriter> writers = {};
   uint32_t protocol_version = 0;  // The newest that all its processes speak.
+  // New tokens of a request for which the decode service holds pages from the beginning. 0: all.
+  int reserved_tokens = 0;
 
   // Whether the decode service is, or has, this process.
   bool Decodes(const InstanceRef& instance) const;
@@ -54,8 +56,15 @@ struct PairLimits {
   int page_size = 1;
   uint32_t protocol_version = 0;
   bool colocated = false;
+  int reserved_tokens = 0;
 
   int64_t InPages(int64_t tokens) const { return (tokens + page_size - 1) / page_size * page_size; }
+  // What a request takes of a decode service when it is admitted. What its text takes later is not
+  // foreseen: few texts are as long as they may be.
+  int64_t AtFirst(int64_t prompt_tokens, int64_t new_tokens) const {
+    const bool whole = reserved_tokens == 0 || new_tokens < reserved_tokens;
+    return InPages(prompt_tokens + (whole ? new_tokens : reserved_tokens));
+  }
 };
 PairLimits LimitsOf(const Pair& pair);
 

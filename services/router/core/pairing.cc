@@ -55,8 +55,8 @@ bool Pairing::CouldTake(const std::vector<Pair>& pairs, const Ask& ask,
     if (best.has_value() && *best < of) continue;
     if (!best.has_value() || of < *best) room = false;
     best = of;
-    const int64_t context_tokens = PagesOf(pair, ask.prompt_tokens + output);
     const PairLimits limits = LimitsOf(pair);
+    const int64_t context_tokens = limits.AtFirst(ask.prompt_tokens, output);
     room = room || (HasRoom(Of(pair.chain.stage0), limits) &&
                     (limits.colocated || HasRoom(Of(pair.decode), limits, context_tokens)));
   }
@@ -65,7 +65,7 @@ bool Pairing::CouldTake(const std::vector<Pair>& pairs, const Ask& ask,
 
 bool Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens, int cached_tokens) {
   const int64_t prompt = PagesOf(pair, prompt_tokens);
-  const int64_t context = PagesOf(pair, int64_t{prompt_tokens} + max_tokens);
+  const int64_t context = LimitsOf(pair).AtFirst(prompt_tokens, max_tokens);
   const bool full = !pair.colocated() && IsFull(Of(pair.decode), LimitsOf(pair), context);
   ++uses_;
   Assigned& chain = workers_[pair.chain.stage0];
@@ -152,7 +152,7 @@ void Pairing::EndPrefill(const Pair& pair, int prompt_tokens, int cached_tokens)
 }
 
 void Pairing::EndDecode(const Pair& pair, int prompt_tokens, int max_tokens) {
-  const int64_t context = PagesOf(pair, int64_t{prompt_tokens} + max_tokens);
+  const int64_t context = LimitsOf(pair).AtFirst(prompt_tokens, max_tokens);
   const auto decode = workers_.find(pair.decode);
   ++changes_;
   if (decode == workers_.end() || decode->second.requests < 1 ||

@@ -210,5 +210,26 @@ TEST_F(PairingBooksTest, AnEndedRequestStillTellsWhoWasUsedLast) {
   EXPECT_EQ(chosen, (std::vector<std::string>{"c0+d0", "c1+d1", "c0+d0"}));
 }
 
+// ---- What a request takes at first ----
+
+TEST_F(PairingBooksTest, ATextCountsWithItsReserve) {
+  Pair pair = TestPair("c0", "d0");  // 2000 tokens of decode.
+  pair.decode_slots = 100;
+  TestPairing whole{Policy::kLeastLoad};
+  EXPECT_FALSE(whole.Begin(pair, 100, 1300));
+  EXPECT_TRUE(whole.Begin(pair, 100, 1300));
+  pair.reserved_tokens = 300;
+  TestPairing books{Policy::kLeastLoad};
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(books.Begin(pair, 100, 1300));
+  EXPECT_TRUE(books.Begin(pair, 100, 1300));
+  EXPECT_TRUE(books.Begin(pair, 100, 200));
+  for (int i = 0; i < 2; ++i) books.Granted(pair, 100);
+  for (int i = 0; i < 7; ++i) books.EndPrefill(pair, 100);
+  books.EndDecode(pair, 100, 200);
+  for (int i = 0; i < 6; ++i) books.EndDecode(pair, 100, 1300);
+  EXPECT_EQ(books.mended_total(), 0);
+  EXPECT_TRUE(books.AtRest());
+}
+
 }  // namespace
 }  // namespace baton::router

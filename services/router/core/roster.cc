@@ -90,6 +90,7 @@ Side DecodeSide(const std::vector<const Worker*>& ranks) {
   pair.decode_capacity_tokens = first.capacity_tokens();
   pair.max_context_tokens = first.max_context_tokens;
   pair.decode_slots = first.max_running_requests;
+  pair.reserved_tokens = first.reserved_decode_tokens;
   pair.page_size = first.fingerprint.kv_layout.page_size;
   pair.protocol_version = SpokenByAll(ranks);
   for (const Worker* rank : ranks) {

@@ -264,6 +264,7 @@ struct RetryCounts {
   int64_t failure_total = 0;
   int64_t drain_total = 0;
   int64_t overload_total = 0;
+  int64_t retraction_total = 0;
   int64_t refused_total = 0;
 };
 

@@ -128,6 +128,7 @@ struct RouterCore::State {
   absl::Status TellOverload(const absl::Status& refusal) const;
   bool TryRefusedAgain(Transaction& txn, Role blamed, const absl::Status& refusal);
   bool TakeRetry();
+  void AwaitRoomAgain(Transaction& txn, Role blamed);
 
   absl::Status CheckAdmissible(const CallSubmitted& event);
   void RefuseCall(const CallSubmitted& event, const absl::Status& status);

@@ -76,6 +76,7 @@ struct Transaction {
   int attempts = 0;
   int handed_back = 0;     // Attempts returned by draining workers: no failures.
   int refused = 0;         // Attempts refused by full workers: no failures.
+  int retracted = 0;       // Attempts whose pages older requests got: no failures.
   int tokens = 0;          // Sent to the client,
   int32_t last_token = 0;  // the last of them.
   int resumes = 0;         // Attempts that began after the first token.

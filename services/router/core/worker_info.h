@@ -53,6 +53,8 @@ struct WorkerInfo {
   int page_count = 0;            // > 0
   int max_running_requests = 0;  // > 0
   int max_context_tokens = 0;    // > 0
+  // Decode only: new tokens of a request that have pages from the beginning. 0: all.
+  int reserved_decode_tokens = 0;
   bool operator==(const WorkerInfo&) const = default;
 
   GridName grid() const {

@@ -189,6 +189,7 @@ void Legs::Reserve(const router::Reserve& action, const LegRequest& request) {
     *call->request.add_writers() = rpc::ToProto(writer);
   }
   call->request.set_timeout_ms(begin->timeout_ms);
+  call->request.set_resumes(action.protocol_version >= kResumeVersion);
   call->worker->decode->async()->Reserve(
       &*call->context, &call->request, &call->response, [call, end](const grpc::Status& status) {
         end(rpc::FromGrpc(status), rpc::FromProto(call->response.ticket(), "ticket"));
