@@ -97,7 +97,7 @@ absl::Status ParseShapes(const ConfigReader& reader, const Family& family, Model
 }
 
 absl::Status Expect(const ConfigReader& keys, const char* key, const std::string& otherwise,
-                    std::initializer_list<std::string_view> supported) {
+                    std::initializer_list<const char*> supported) {
   BATON_ASSIGN_OR_RETURN(const std::string text, keys.StringOr(key, otherwise));
   if (std::ranges::find(supported, text) != supported.end()) return absl::OkStatus();
   return keys.Unsupported(key, absl::StrCat("is \"", text, "\"; supported is \"",
