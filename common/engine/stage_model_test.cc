@@ -173,7 +173,7 @@ TEST(StageModelTest, EveryFamilyAndVariantIsCloseToTheScalarReference) {
   for (const char* architecture :
        {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
         "MixtralForCausalLM", "MistralForCausalLM", "DeepseekV2ForCausalLM",
-        "DeepseekV3ForCausalLM", "Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM"}) {
+        "DeepseekV3ForCausalLM", "Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM", "Phi3ForCausalLM"}) {
     for (const bool tied : {false, true}) {
       RandomModelOptions model;
       model.architecture = architecture;
