@@ -17,12 +17,12 @@ namespace baton {
 struct RandomModelOptions {
   std::string architecture = "Qwen3ForCausalLM";
   int hidden_size = 64;
-  int intermediate_size = 128;  // In dense layers and Mixtral's experts.
+  int intermediate_size = 128;  // In dense layers and Mixtral's and MiniMax's experts.
   // For DeepSeek head_dim is that of values and of keys without rope, from which the ranks follow.
   // For architectures with experts.
   int num_experts = 8;
   int num_experts_per_tok = 2;
-  int moe_intermediate_size = 32;  // Qwen3's and DeepSeek's.
+  int moe_intermediate_size = 32;  // Qwen3's, DeepSeek's and GLM's.
   int decoder_sparse_step = 1;
   std::vector<int> mlp_only_layers;
   int num_hidden_layers = 4;
@@ -32,7 +32,7 @@ struct RandomModelOptions {
   int vocab_size = 300;
   int max_position_embeddings = 16384;
   double rope_theta = 10000;
-  int sliding_window = 0;            // Mistral's and Mixtral's; 0: none.
+  int sliding_window = 0;            // Mistral's, Mixtral's, Phi-3's; 0: none.
   bool biases = false;               // Llama's attention_bias and mlp_bias, Qwen3's attention_bias.
   bool llama3_rope_scaling = false;  // Factor 8 over a quarter of max_position_embeddings.
   bool tie_word_embeddings = false;

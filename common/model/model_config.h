@@ -40,6 +40,7 @@ struct Experts {
     const char* gate = "gate_proj";
     const char* up = "up_proj";
     const char* down = "down_proj";
+    const char* bias = "gate.e_score_correction_bias";
   };
   Names names;
   int count = 0;  // That the router chooses among; 0: every layer is dense.
@@ -107,6 +108,11 @@ struct ModelConfig {
   bool o_bias = false;    // On attention's output projection.
   bool mlp_bias = false;  // On the three projections of a dense feed-forward layer.
   bool qk_norm = false;   // RMSNorm over head_dim of queries and keys, before rope.
+  int rotated = 0;        // Position turns so many first elements of a head; 0: all.
+  // One RMSNorm over all queries of a token and one over all its keys, instead of each head's.
+  bool qk_norm_whole = false;
+  // Queries, keys and values are stored as one matrix, and gate and up of a dense layer as another.
+  bool fused = false;
   LatentAttention latent;
   Experts experts;
   // Projections of the layers may be FP8 (e4m3) with scales. A router and what is no matrix never
@@ -133,8 +139,10 @@ struct ModelConfig {
             static_cast<int>(ElementBytes(type)),
             kv_planes};
   }
-  // Elements that position turns.
-  int rope_dim() const { return latent.kv_rank > 0 ? latent.rope_dim : head_dim; }
+  // Elements of a head that position turns.
+  int rope_dim() const {
+    return latent.kv_rank > 0 ? latent.rope_dim : rotated > 0 ? rotated : head_dim;
+  }
   // Columns of what attention gives to the output projection.
   int attended_size() const {
     return num_attention_heads * (latent.kv_rank > 0 ? latent.value_dim : head_dim);
@@ -143,6 +151,9 @@ struct ModelConfig {
   float attention_scale() const;
   int query_size() const { return num_attention_heads * head_dim; }
   int kv_size() const { return num_key_value_heads * head_dim; }
+  // Elements of the norms of queries and keys; 0: there are none.
+  int q_norm_size() const { return !qk_norm ? 0 : qk_norm_whole ? query_size() : head_dim; }
+  int k_norm_size() const { return !qk_norm ? 0 : qk_norm_whole ? kv_size() : head_dim; }
   bool sparse(int layer) const;  // Whether its feed-forward layer consists of experts.
   // How many of layers [begin, end) are sparse.
   int SparseLayers(int begin, int end) const;

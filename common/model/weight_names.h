@@ -19,7 +19,8 @@ namespace baton {
 struct WeightSpec {
   std::string name;
   std::vector<int64_t> shape;  // The whole tensor's. Matrices are [outputs, inputs].
-  // A rank's part of it; nothing: all. A vector has rows alone.
+  // The part of it that is meant, a rank's or one of several projections'; nothing: all. A vector
+  // has rows alone.
   std::optional<IndexRange> rows = std::nullopt;
   std::optional<IndexRange> columns = std::nullopt;
   // The tensor of the scales if this one is stored as FP8; "": it can't be.
@@ -48,7 +49,7 @@ struct LayerWeights {
   WeightSpec input_norm;  // [hidden]
   WeightSpec q, k, v;     // [query_size or kv_size, hidden]
   std::optional<WeightSpec> q_bias, k_bias, v_bias;
-  std::optional<WeightSpec> q_norm, k_norm;  // [head_dim]
+  std::optional<WeightSpec> q_norm, k_norm;  // [q_norm_size], [k_norm_size]
   std::optional<LatentWeights> latent;       // Instead of q, k, v and what belongs to them.
   WeightSpec o;                              // [hidden, attended_size]
   std::optional<WeightSpec> o_bias;          // [hidden]
@@ -75,6 +76,10 @@ WeightSpec EmbeddingWeight(const ModelConfig& config);
 WeightSpec FinalNormWeight(const ModelConfig& config);
 // lm_head, or the embeddings when tied.
 WeightSpec HeadWeight(const ModelConfig& config);
+
+// The tensors that `specs` are parts of, each once and whole. Parts of one stand side by side, as
+// in LayerWeights::All.
+std::vector<WeightSpec> WholeTensors(std::vector<WeightSpec> specs);
 
 // Everything that the stage of layers [layer_begin, layer_end) reads, each tensor once.
 std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin, int layer_end);

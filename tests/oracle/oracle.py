@@ -1,5 +1,5 @@
-"""A plain float32 forward of Llama, Qwen, Mistral, Mixtral and DeepSeek checkpoints in numpy: greedy continuation, with
-penalties and biases by their definition, and log-probabilities of a prompt."""
+"""A plain float32 forward of Llama, Qwen, Mistral, Mixtral, DeepSeek, GLM, MiniMax and Phi checkpoints in numpy:
+greedy continuation, with penalties and biases by their definition, and log-probabilities of a prompt."""
 
 import json
 import pathlib
@@ -89,12 +89,24 @@ class Oracle:
         self.kv_heads = self.config["num_key_value_heads"]
         self.head_dim = self.config.get("head_dim") or self.config["hidden_size"] // self.heads
         self.layers = self.config["num_hidden_layers"]
+        self.split_fused()
         self.epsilon = self.config["rms_norm_eps"]
-        self.window = self.config.get("sliding_window") if "istral" in self.config["architectures"][0] else None
+        windowed = self.config.get("model_type") in ("mistral", "mixtral", "phi3")
+        self.window = self.config.get("sliding_window") if windowed else None
         self.latent = self.config.get("kv_lora_rank")
-        turned = self.config["qk_rope_head_dim"] if self.latent else self.head_dim
+        turned = self.config.get("qk_rope_head_dim") or self.config.get("rotary_dim") or int(
+            self.head_dim * self.config.get("partial_rotary_factor", 1))
         self.frequencies = rope_frequencies(self.config, turned)
         self.turn_magnitude = yarn_magnitude(self.config, "mscale") / yarn_magnitude(self.config, "mscale_all_dim")
+
+    def split_fused(self):
+        """Makes tensors of their own of projections that are stored as one, as Phi-3's are."""
+        query, kv, inner = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.config["intermediate_size"]
+        for fused, ends in (("qkv_proj", {"q_proj": query, "k_proj": query + kv, "v_proj": query + 2 * kv}),
+                            ("gate_up_proj", {"gate_proj": inner, "up_proj": 2 * inner})):
+            for name in [name for name in self.tensors if name.endswith(fused + ".weight")]:
+                parts = np.split(self.tensors.pop(name), list(ends.values())[:-1])
+                self.tensors.update({name.replace(fused, part): rows for part, rows in zip(ends, parts)})
 
     def weight(self, name):
         return self.tensors[name]
@@ -109,8 +121,9 @@ class Oracle:
         angles = np.outer(np.arange(begin, begin + len(x)), self.frequencies)
         cosine = (np.cos(angles) * self.turn_magnitude).astype(np.float32)[:, None, :]
         sine = (np.sin(angles) * self.turn_magnitude).astype(np.float32)[:, None, :]
-        a, b = np.split(x, 2, axis=-1)
-        return np.concatenate([a * cosine - b * sine, b * cosine + a * sine], axis=-1)
+        half = len(self.frequencies)
+        a, b, others = np.split(x, [half, 2 * half], axis=-1)
+        return np.concatenate([a * cosine - b * sine, b * cosine + a * sine, others], axis=-1)
 
     def attend(self, q, k, v, begin):
         """[tokens, heads, dim] over all keys so far; rows in blocks so that memory stays small."""
@@ -170,9 +183,10 @@ class Oracle:
         q = self.project(h, prefix + "self_attn.q_proj", self.heads)
         k = self.project(h, prefix + "self_attn.k_proj", self.kv_heads)
         v = self.project(h, prefix + "self_attn.v_proj", self.kv_heads)
-        if prefix + "self_attn.q_norm.weight" in self.tensors:
-            q = rms_norm(q, self.weight(prefix + "self_attn.q_norm.weight"), self.epsilon)
-            k = rms_norm(k, self.weight(prefix + "self_attn.k_norm.weight"), self.epsilon)
+        if prefix + "self_attn.q_norm.weight" in self.tensors:  # Of each head, or of all together.
+            q, k = (rms_norm(x.reshape(len(h), -1, len(norm)), norm, self.epsilon).reshape(x.shape) for x, norm in (
+                (q, self.weight(prefix + "self_attn.q_norm.weight")),
+                (k, self.weight(prefix + "self_attn.k_norm.weight"))))
         q, k = self.rope(q, begin), self.rope(k, begin)
         if index in cache:
             k = np.concatenate([cache[index][0], k])
@@ -199,15 +213,17 @@ class Oracle:
     def experts(self, h, prefix, names):
         """Each token goes to the experts that the router scores highest, and adds them up by their scores."""
         scores = h @ self.weight(prefix + "gate.weight").T
-        if self.config.get("scoring_func") == "sigmoid":
+        bias = self.tensors.get(prefix + "gate.e_score_correction_bias",
+                                self.tensors.get(prefix + "e_score_correction_bias"))
+        if bias is not None:
             shares = 1 / (1 + np.exp(-scores))
         else:
             shares = np.exp(scores - scores.max(axis=1, keepdims=True))
             shares /= shares.sum(axis=1, keepdims=True)
-        merits = shares + self.tensors.get(prefix + "gate.e_score_correction_bias", np.float32(0))
-        if self.config.get("topk_method") in ("noaux_tc", "group_limited_greedy"):
+        merits = shares if bias is None else shares + bias
+        if self.config.get("n_group", 1) > 1 and self.config.get("topk_method") != "greedy":
             groups = merits.reshape(len(h), self.config["n_group"], -1)
-            count = 2 if self.config["topk_method"] == "noaux_tc" else 1
+            count = 1 if bias is None else 2
             worth = np.sort(groups, axis=2)[:, :, -count:].sum(axis=2)
             best = np.argsort(-worth, axis=1, kind="stable")[:, self.config["topk_group"]:]
             for row, others in enumerate(best):
