@@ -33,9 +33,8 @@ inline constexpr uint32_t kReasoningBudgetVersion = 7;
 inline constexpr uint32_t kResumeVersion = 7;
 // The first whose last stages answer CompileStructure.
 inline constexpr uint32_t kCompileVersion = 8;
-
 // The first whose decode ranks take a page with a step.
-inline constexpr uint32_t kDecodeGrowthVersion = 7;
+inline constexpr uint32_t kDecodeGrowthVersion = 8;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {
