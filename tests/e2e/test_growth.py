@@ -71,9 +71,3 @@ def test_texts_without_a_bound_run_beside_one_another(tiny_model, tmp_path):
                  for seed in range(4)]
         clusters.wait_until(lambda: cluster.metric("decode-0", "baton_requests_running") >= 3, 30, "three at once")
         assert all(len(text.result()[0]) == 150 for text in texts)
-
-
-def test_a_reserve_of_no_token_is_refused(tiny_model):
-    refused = clusters.run(["worker", "--disaggregation-mode", "decode", "--model-path", tiny_model,
-                            "--num-reserved-decode-tokens", 0])
-    assert refused.returncode != 0 and "num-reserved-decode-tokens" in refused.stderr
