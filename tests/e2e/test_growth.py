@@ -38,7 +38,7 @@ SPECIAL = {
 
 @pytest.mark.parametrize("ranks, resumes", [(1, 3), (1, 0), (2, 3)])
 def test_texts_that_give_way_are_the_same(tiny_model, tmp_path, ranks, resumes):
-    """With --max-resumes 0, too: nothing has failed. Texts of 200 tokens want several times the pages that there are."""
+    """With --max-resumes 0, too: nothing has failed. The texts want several times the pages that there are."""
     oracle = RememberedOracle(tiny_model)
     prompts = [prompt_of(length) for length in LENGTHS]
     decode = "decode-0" if ranks == 1 else "decode-0-0"
