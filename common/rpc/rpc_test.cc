@@ -18,6 +18,15 @@ TEST(GrpcStatusTest, FieldLegAndInstanceSurviveTheHop) {
   EXPECT_TRUE(FromGrpc(ToGrpc(absl::OkStatus())).ok());
 }
 
+TEST(GrpcStatusTest, WhatIsRetractedIsSaidToBe) {
+  const absl::Status sent = WithLeg(Retracted(absl::AbortedError("gave way")), "decode", "d0");
+  const absl::Status got = FromGrpc(ToGrpc(sent));
+  EXPECT_TRUE(absl::IsAborted(got) && IsRetracted(got)) << got;
+  EXPECT_EQ(InstanceOf(got), "d0");
+  EXPECT_FALSE(IsEndedByDrain(got) || IsOverloaded(got));
+  EXPECT_FALSE(IsRetracted(FromGrpc(ToGrpc(absl::AbortedError("another reason")))));
+}
+
 TEST(GrpcStatusTest, GarbageInTheDetailsIsIgnored) {
   const grpc::Status garbage(grpc::StatusCode::UNAVAILABLE, "gone", "\xff\x01garbage");
   EXPECT_EQ(FromGrpc(garbage), absl::UnavailableError("gone"));

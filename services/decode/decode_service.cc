@@ -111,7 +111,7 @@ DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts)
   if (limits.ranks > 1) {
     ranks_ = std::make_unique<RankLinks>(RankLinks::Options{
         PlaceOf(options.self, options.decode_id, *parts.executor), parts.executor, loop_,
-        parts.peers, parts.connect_group, [this] { return shell_->may_join(); },
+        parts.connect_group, [this] { return shell_->may_join(); },
         [this](Event event) { shell_->OnRanks(std::move(event)); }, parts.security});
   }
   shell_ = std::make_unique<DecodeShell>(

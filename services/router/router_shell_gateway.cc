@@ -123,7 +123,6 @@ absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t a
   TruncatePrompt(call, limits_, request.prompt_ids);
   BATON_RETURN_IF_ERROR(CheckContext(call, request.prompt_ids.size(), limits_));
   BATON_RETURN_IF_ERROR(CheckPromptLogprobs(call, request.prompt_ids.size()));
-  request.may_resume = config_.max_resumes > 0;
   request.warnings = std::move(call.warnings);
   request.length_note = DefaultNote(call, request.prompt_ids.size(), limits_);
   request.clip = !call.sampling.has_max_tokens();

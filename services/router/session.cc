@@ -71,12 +71,11 @@ bool Session::DeliverToken(const SampledToken& token, int64_t now_us) {
     first_token_us_ = now_us;
     metrics_.CountFirstToken(now_us - request_.arrival_us);
     request_.trace.OnFirstToken(now_us);
-    if (!request_.may_resume) std::vector<int32_t>().swap(request_.prompt_ids);
   } else {
     metrics_.CountNextToken(now_us - last_token_us_);
   }
   last_token_us_ = now_us;
-  if (request_.may_resume) request_.prompt_ids.push_back(token.token);
+  request_.prompt_ids.push_back(token.token);
   // After a stop string others may come that waited for the prompt with it.
   if (request_.prompt_only || matched_stop_.has_value()) return false;
   ++completion_tokens_;

@@ -27,9 +27,8 @@ struct SessionRequest {
   uint64_t call_id = 0;
   std::string request_id;
   Endpoint endpoint = Endpoint::kGenerate;
-  std::vector<int32_t> prompt_ids;
-  bool may_resume = false;      // The prompt and the text are kept for other workers to go on with.
-  v1::SamplingParams sampling;  // Complete.
+  std::vector<int32_t> prompt_ids;  // And, as it comes, the text: others may have to go on with it.
+  v1::SamplingParams sampling;      // Complete.
   std::string cache_salt;
   int priority = 0;
   std::vector<uint64_t> prefix;  // PrefixKeys of the prompt.

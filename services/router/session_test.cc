@@ -61,7 +61,6 @@ class SessionTest : public testing::Test {
     request.sampling.set_logprobs(true);
     for (const std::string& text : stop) request.sampling.add_stop(text);
     request.prompt_only = request_.prompt_only;
-    request.may_resume = request_.may_resume;
     request.clip = request_.clip;
     request.text = request_.text;
     request.sink = sink_;
@@ -206,18 +205,11 @@ TEST_F(SessionTest, WhoAskedForNoNumberHearsThatTheCacheEndedIt) {
   EXPECT_THAT(warnings(FinishReason::kStop), IsEmpty()) << "nothing was cut";
 }
 
-TEST_F(SessionTest, ATextThatMayGoOnElsewhereIsKept) {
-  for (const bool may_resume : {false, true}) {
-    request_.may_resume = may_resume;
-    Session session = Make();
-    EXPECT_THAT(session.ToRead(0), ElementsAre('a', 'b'));
-    for (const int32_t id : {120, 121, 122}) EXPECT_FALSE(session.DeliverToken({id, 0, {}}, 1));
-    if (may_resume) {
-      EXPECT_THAT(session.ToRead(2), ElementsAre('a', 'b', 120, 121));
-    } else {
-      EXPECT_THAT(session.request().prompt_ids, IsEmpty());
-    }
-  }
+TEST_F(SessionTest, ATextIsKeptToGoOnElsewhere) {
+  Session session = Make();
+  EXPECT_THAT(session.ToRead(0), ElementsAre('a', 'b'));
+  for (const int32_t id : {120, 121, 122}) EXPECT_FALSE(session.DeliverToken({id, 0, {}}, 1));
+  EXPECT_THAT(session.ToRead(2), ElementsAre('a', 'b', 120, 121));
 }
 
 TEST_F(SessionTest, ProgressIsToldWhenItIsNews) {

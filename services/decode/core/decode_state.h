@@ -90,7 +90,7 @@ struct DecodeCore::State {
   uint64_t reused_pages_total = 0;
   uint64_t retractions_total = 0;
   bool grows = true;     // Every rank knows of pages that come later.
-  int rows_in_want = 0;  // Of a page, when the last step began.
+  int rows_in_want = 0;  // They lacked a page when the last step began.
   // What pages are free or cached changes with each of these. The queue's head that found too few
   // looks again after the next one, since looking reads its whole prompt.
   uint64_t page_changes = 0;

@@ -242,6 +242,72 @@ TEST_F(CachingPool, WhatARetractedPromptHadInTheCacheStays) {
   EXPECT_EQ(core_.load().free_pages, 2) << "the cached one among them";
 }
 
+class GrowingRanksTest : public GrowthTest {
+ protected:
+  static DecodeLimits TwoRanks() {
+    DecodeLimits limits = Growing(4);
+    limits.ranks = limits.kv_heads = 2;
+    return limits;
+  }
+  GrowingRanksTest() : GrowthTest(TwoRanks()) {}
+
+  void JoinTwo(bool knows_growth = true) {
+    Handle(RanksJoined{{{"decode-0-1", 201}}, 4, 0, knows_growth});
+  }
+  static ReserveRequested Resumable(uint64_t attempt, int prompt, int max_tokens) {
+    ReserveRequested request = GrowthTest::Resumable(attempt, prompt, max_tokens);
+    request.writers = {{{"prefill-0-0", 1}, {0, 6}, {0, 2}}, {{"prefill-0-1", 2}, {0, 6}, {1, 2}}};
+    return request;
+  }
+  // What the follower is told of the reservation that was made last.
+  GrantKv FollowersGrant() {
+    EXPECT_EQ(Take<GrantKv>().rank, 0);
+    return Take<GrantKv>();
+  }
+  Ticket Decoding(const ReserveRequested& request) {
+    Handle(request);
+    const KvGrant grant = FollowersGrant().grant;
+    Handle(FollowerGranted{1, grant.slot, grant.generation});
+    const Ticket ticket = Take<ReplyReserve>().ticket.value();
+    Handle(StreamOpened{request.attempt_id, ticket.generation});
+    Commit(ticket, 7);
+    Handle(FollowerHeard{1, KvCommitted{ticket.slot, ticket.generation, {}, 0}});
+    return ticket;
+  }
+};
+
+TEST_F(GrowingRanksTest, AStepTellsOfAPage) {
+  JoinTwo();
+  Decoding(Resumable(1, 3, 6));
+  FinishStep(Take<RunStep>(), 2);
+  const RunStep step = Take<RunStep>();
+  EXPECT_EQ(step.sequences[0].position, 4);
+  EXPECT_EQ(step.sequences[0].new_page, step.sequences[0].pages.back());
+}
+
+TEST_F(GrowingRanksTest, WhoWaitsForAFollowerGivesWay) {
+  JoinTwo();
+  Decoding(Resumable(1, 3, 9));
+  Handle(Resumable(2, 11, 2));  // Three pages.
+  const KvGrant grant = FollowersGrant().grant;
+  FinishStep(Take<RunStep>(), 2);
+  const ReplyReserve reply = Take<ReplyReserve>();
+  EXPECT_EQ(reply.attempt_id, 2u);
+  EXPECT_TRUE(IsRetracted(reply.ticket.status())) << reply.ticket.status();
+  Handle(FollowerGranted{1, grant.slot, grant.generation});
+  EXPECT_FALSE(TryTake<ReplyReserve>().has_value());
+  Handle(KvDrained{grant.slot, grant.generation});
+  EXPECT_FALSE(TryTake<RunStep>().has_value()) << "its pages are the follower's yet";
+  Handle(FollowerHeard{1, KvDrained{grant.slot, grant.generation}});
+  EXPECT_GE(Take<RunStep>().sequences[0].new_page, 0);
+}
+
+TEST_F(GrowingRanksTest, FollowersThatDoNotKnowItGetAllPagesAtOnce) {
+  JoinTwo(/*knows_growth=*/false);
+  Handle(Resumable(1, 3, 9));
+  EXPECT_EQ(FollowersGrant().continuation.size(), 2u);
+}
+
 // Whatever comes, texts end, the oldest first of all.
 TEST(GrowthOfManyTest, EveryTextEnds) {
   class Soak : public GrowthTest {

@@ -29,7 +29,6 @@ std::vector<KvWriter> TwoWriters() {
 class RanksTest : public DecodeCoreTest {
  protected:
   explicit RanksTest(int ranks = 4) : DecodeCoreTest(LimitsOf(ranks)) {}
-  explicit RanksTest(DecodeLimits limits) : DecodeCoreTest(std::move(limits)) {}
 
   void Join(int page_count = 10, uint64_t newest_generation = 0) {
     ASSERT_TRUE(core_.may_join());
@@ -416,68 +415,6 @@ TEST_F(RanksTest, AskForWritersThatHaveRoutes) {
   ReserveRequested request = Request(1);
   request.writers.pop_back();
   EXPECT_TRUE(absl::IsInvalidArgument(Refused(request)));
-}
-
-class GrowingRanksTest : public RanksTest {
- protected:
-  static DecodeLimits Growing() {
-    DecodeLimits limits = LimitsOf(2);
-    limits.page_count = 4;
-    limits.reserved_decode_tokens = 1;
-    return limits;
-  }
-  GrowingRanksTest() : RanksTest(Growing()) {}
-
-  void JoinTwo(bool knows_growth = true) {
-    Handle(RanksJoined{{kFollowers[0]}, 4, 0, knows_growth});
-  }
-  static ReserveRequested Resumable(uint64_t attempt, int prompt, int max_tokens) {
-    ReserveRequested request = Request(attempt, prompt, max_tokens);
-    request.resumes = true;
-    return request;
-  }
-  Ticket Decoding(const ReserveRequested& request) {
-    Handle(request);
-    const KvGrant grant = Grants().at(1).grant;
-    Handle(FollowerGranted{1, grant.slot, grant.generation});
-    const Ticket ticket = Take<ReplyReserve>().ticket.value();
-    Handle(StreamOpened{request.attempt_id, ticket.generation});
-    CommitOn(0, ticket);
-    CommitOn(1, ticket);
-    return ticket;
-  }
-};
-
-TEST_F(GrowingRanksTest, AStepTellsOfAPage) {
-  JoinTwo();
-  Decoding(Resumable(1, 3, 6));
-  FinishStep(Take<RunStep>(), 2);
-  const RunStep step = Take<RunStep>();
-  EXPECT_EQ(step.sequences[0].position, 4);
-  EXPECT_EQ(step.sequences[0].new_page, step.sequences[0].pages.back());
-}
-
-TEST_F(GrowingRanksTest, WhoWaitsForAFollowerGivesWay) {
-  JoinTwo();
-  Decoding(Resumable(1, 3, 9));
-  Handle(Resumable(2, 11, 2));  // Three pages.
-  const KvGrant grant = Grants().at(1).grant;
-  FinishStep(Take<RunStep>(), 2);
-  const ReplyReserve reply = Take<ReplyReserve>();
-  EXPECT_EQ(reply.attempt_id, 2u);
-  EXPECT_TRUE(IsRetracted(reply.ticket.status())) << reply.ticket.status();
-  Handle(FollowerGranted{1, grant.slot, grant.generation});
-  EXPECT_FALSE(TryTake<ReplyReserve>().has_value());
-  Handle(KvDrained{grant.slot, grant.generation});
-  EXPECT_FALSE(TryTake<RunStep>().has_value()) << "its pages are the follower's yet";
-  Handle(FollowerHeard{1, KvDrained{grant.slot, grant.generation}});
-  EXPECT_GE(Take<RunStep>().sequences[0].new_page, 0);
-}
-
-TEST_F(GrowingRanksTest, FollowersThatDoNotKnowItGetAllPagesAtOnce) {
-  JoinTwo(/*knows_growth=*/false);
-  Handle(Resumable(1, 3, 9));
-  EXPECT_EQ(Grants().at(1).continuation.size(), 2u);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ links::ChainWiring::Callbacks RankLinks::Callbacks() {
     roster_.Begin(hello.members,
                   std::all_of(hello.members.begin(), hello.members.end(), [&](const auto& rank) {
                     return rank.instance == options_.place.self.instance ||
-                           options_.peers->ProtocolOf(rank.instance) >= kDecodeGrowthVersion;
+                           grow_.contains(rank.instance);
                   }));
     return absl::OkStatus();
   };
@@ -66,6 +66,14 @@ links::ChainWiring::Callbacks RankLinks::Callbacks() {
     return absl::OkStatus();
   };
   return callbacks;
+}
+
+void RankLinks::OnView(const std::vector<worker::PeerWorker>& workers) {
+  grow_.clear();
+  for (const worker::PeerWorker& worker : workers) {
+    if (worker.protocol_version >= kDecodeGrowthVersion) grow_.insert(worker.instance);
+  }
+  wiring_.OnView(workers);
 }
 
 void RankLinks::Send(const GrantKv& grant) {

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,6 @@
 #include "services/links/core/hello.h"
 #include "services/links/group_joiner.h"
 #include "services/worker/core/peer_worker.h"
-#include "services/worker/peers.h"
 
 namespace baton::decode {
 
@@ -34,7 +34,6 @@ class RankLinks {
     links::ChainPlace place;       // Rank 0's.
     Executor* executor = nullptr;  // Not owned; outlives EndCalls.
     std::shared_ptr<EventLoop> loop;
-    const worker::Peers* peers = nullptr;  // Not owned; as `executor`.
     ConnectGroup connect_group;
     std::function<bool()> may_join;                        // DecodeCore::may_join.
     std::function<void(Event)> handle;                     // By the decode core.
@@ -42,7 +41,7 @@ class RankLinks {
   };
   explicit RankLinks(Options options);
 
-  void OnView(const std::vector<worker::PeerWorker>& workers) { wiring_.OnView(workers); }
+  void OnView(const std::vector<worker::PeerWorker>& workers);
   int64_t Wake(int64_t now_us) { return wiring_.Wake(now_us); }
 
   // To a follower, or to all of them. Nothing once they are lost: whatever they held goes with
@@ -67,6 +66,7 @@ class RankLinks {
   links::GroupJoiner joiner_;
   links::ChainWiring wiring_;
   Roster roster_;
+  std::set<InstanceRef> grow_;  // Workers of the view that know of pages that come with a step.
 };
 
 }  // namespace baton::decode
