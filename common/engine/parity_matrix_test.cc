@@ -63,6 +63,8 @@ constexpr ParityRow kVariants[] = {
     {"deepseek_v3", kNative, {1, 4}, false, 1, kTorch, 2, kFloat32, kFloat32},
     {"deepseek_v3", kTorch, {2, 2}, true, 2, kNative, 4, kFloat32, kFloat32},
     {"deepseek_v2", kNative, {2, 2}, false, 8, kNative, 2, kFloat32, kFloat32},
+    {"glm4_moe", kNative, {2, 2}, true, 2, kNative, 4, kFloat32, kFloat32},
+    {"glm4_moe", kTorch, {2, 1}, false, 1, kNative, 2, kFloat32, kFloat32},
 };
 
 class ParityMatrixTest : public ::testing::TestWithParam<ParityRow> {};

@@ -169,7 +169,7 @@ TEST(StageModelTest, EveryFamilyAndVariantIsCloseToTheScalarReference) {
   for (const char* architecture :
        {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
         "MixtralForCausalLM", "MistralForCausalLM", "DeepseekV2ForCausalLM",
-        "DeepseekV3ForCausalLM"}) {
+        "DeepseekV3ForCausalLM", "Glm4MoeForCausalLM"}) {
     for (const bool tied : {false, true}) {
       RandomModelOptions model;
       model.architecture = architecture;

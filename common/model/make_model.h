@@ -22,7 +22,7 @@ struct RandomModelOptions {
   // For architectures with experts.
   int num_experts = 8;
   int num_experts_per_tok = 2;
-  int moe_intermediate_size = 32;  // Qwen3's and DeepSeek's.
+  int moe_intermediate_size = 32;  // Qwen3's, DeepSeek's and GLM's.
   int decoder_sparse_step = 1;
   std::vector<int> mlp_only_layers;
   int num_hidden_layers = 4;

@@ -174,8 +174,13 @@ absl::Status RefuseUnsupportedMath(const ConfigReader& reader, const Family& fam
       return key != nullptr && std::string_view(key) == math.key;
     });
     if (own) continue;
-    BATON_RETURN_IF_ERROR(reader.RefuseUnless(
-        math.key, math.neutral, "would change the mathematics in a way that is not supported"));
+    const std::string why = "would change the mathematics in a way that is not supported";
+    BATON_RETURN_IF_ERROR(reader.RefuseUnless(math.key, math.neutral, why));
+    for (const char* rope : kRopeKeys) {
+      const Json* object = reader.Find(rope);
+      if (object == nullptr || !object->is_object()) continue;
+      BATON_RETURN_IF_ERROR(reader.Inside(rope).RefuseUnless(math.key, math.neutral, why));
+    }
   }
   BATON_ASSIGN_OR_RETURN(const std::string activation, reader.StringOr("hidden_act", "silu"));
   if (activation != "silu") {

@@ -107,6 +107,7 @@ struct ModelConfig {
   bool o_bias = false;    // On attention's output projection.
   bool mlp_bias = false;  // On the three projections of a dense feed-forward layer.
   bool qk_norm = false;   // RMSNorm over head_dim of queries and keys, before rope.
+  int rotated = 0;        // Position turns so many first elements of a head; 0: all.
   LatentAttention latent;
   Experts experts;
   // Projections of the layers may be FP8 (e4m3) with scales. A router and what is no matrix never
@@ -133,8 +134,10 @@ struct ModelConfig {
             static_cast<int>(ElementBytes(type)),
             kv_planes};
   }
-  // Elements that position turns.
-  int rope_dim() const { return latent.kv_rank > 0 ? latent.rope_dim : head_dim; }
+  // Elements of a head that position turns.
+  int rope_dim() const {
+    return latent.kv_rank > 0 ? latent.rope_dim : rotated > 0 ? rotated : head_dim;
+  }
   // Columns of what attention gives to the output projection.
   int attended_size() const {
     return num_attention_heads * (latent.kv_rank > 0 ? latent.value_dim : head_dim);

@@ -13,8 +13,29 @@ using Json = nlohmann::ordered_json;
 
 int RoundedUp(int value, int step) { return (value + step - 1) / step * step; }
 
-// With a head of 128 the ranks and rope of DeepSeek-V3; its first layer is dense, and one of its
-// experts is shared. Its experts are in as many as four groups of which half are kept.
+// As many as four groups of which half are kept.
+void AddGroups(const RandomModelOptions& options, Json& config) {
+  int groups = 4;
+  while (groups > 1 && (options.num_experts % groups != 0 || options.num_experts / groups < 2)) {
+    groups /= 2;
+  }
+  const bool half = options.num_experts_per_tok <= options.num_experts / 2 && groups > 1;
+  config["n_group"] = groups;
+  config["topk_group"] = half ? groups / 2 : groups;
+}
+
+// The first layer is dense, and one expert is shared.
+void AddRoutedExperts(const RandomModelOptions& options, bool sigmoid, Json& config) {
+  config["n_routed_experts"] = options.num_experts;
+  config["num_experts_per_tok"] = options.num_experts_per_tok;
+  config["moe_intermediate_size"] = options.moe_intermediate_size;
+  config["n_shared_experts"] = 1;
+  config["first_k_dense_replace"] = options.num_hidden_layers > 1 ? 1 : 0;
+  config["norm_topk_prob"] = sigmoid;
+  config["routed_scaling_factor"] = sigmoid ? 2.5 : 1.0;
+}
+
+// With a head of 128 the ranks and rope of DeepSeek-V3.
 void AddDeepSeek(const RandomModelOptions& options, bool v3, Json& config) {
   constexpr int kTile = 16;
   config["num_key_value_heads"] = options.num_attention_heads;
@@ -23,24 +44,12 @@ void AddDeepSeek(const RandomModelOptions& options, bool v3, Json& config) {
   config["qk_rope_head_dim"] = RoundedUp(options.head_dim / 2, kTile);
   config["kv_lora_rank"] = RoundedUp(4 * options.head_dim, kTile);
   config["q_lora_rank"] = v3 ? Json(RoundedUp(options.hidden_size / 4, kTile)) : Json(nullptr);
-  config["n_routed_experts"] = options.num_experts;
-  config["num_experts_per_tok"] = options.num_experts_per_tok;
-  config["moe_intermediate_size"] = options.moe_intermediate_size;
-  config["n_shared_experts"] = 1;
-  config["first_k_dense_replace"] = options.num_hidden_layers > 1 ? 1 : 0;
+  AddRoutedExperts(options, v3, config);
   config["moe_layer_freq"] = 1;
   config["scoring_func"] = v3 ? "sigmoid" : "softmax";
   config["topk_method"] = v3 ? "noaux_tc" : "greedy";
-  config["norm_topk_prob"] = v3;
-  config["routed_scaling_factor"] = v3 ? 2.5 : 1.0;
   if (!v3) return;
-  int groups = 4;
-  while (groups > 1 && (options.num_experts % groups != 0 || options.num_experts / groups < 2)) {
-    groups /= 2;
-  }
-  const bool half = options.num_experts_per_tok <= options.num_experts / 2 && groups > 1;
-  config["n_group"] = groups;
-  config["topk_group"] = half ? groups / 2 : groups;
+  AddGroups(options, config);
   config["rope_scaling"] = {
       {"type", "yarn"},
       {"factor", 4.0},
@@ -49,6 +58,15 @@ void AddDeepSeek(const RandomModelOptions& options, bool v3, Json& config) {
       {"beta_fast", 32},
       {"beta_slow", 1},
       {"original_max_position_embeddings", std::max(1, options.max_position_embeddings / 4)}};
+}
+
+// As GLM-4.6: one group, norms and biases.
+void AddGlm4(const RandomModelOptions& options, Json& config) {
+  AddRoutedExperts(options, /*sigmoid=*/true, config);
+  config["n_group"] = config["topk_group"] = 1;
+  config["use_qk_norm"] = config["attention_bias"] = true;
+  config["partial_rotary_factor"] = 0.5;
+  config["num_nextn_predict_layers"] = 0;
 }
 
 // As each is published.
@@ -96,6 +114,7 @@ void AddFeatures(const RandomModelOptions& options, Json& config) {
   if (name == kDeepSeekV2.architecture || name == kDeepSeekV3.architecture) {
     AddDeepSeek(options, name == kDeepSeekV3.architecture, config);
   }
+  if (name == kGlm4Moe.architecture) AddGlm4(options, config);
   if (!options.biases) return;
   config["attention_bias"] = true;
   if (name == kLlama.architecture) config["mlp_bias"] = true;

@@ -24,7 +24,7 @@ struct Scaled {
   const ConfigReader& config;
   const ConfigReader& rope;
   int max_position_embeddings;
-  int head_dim;
+  int rope_dim;
 };
 
 // Hugging Face's files have it in the object, and longrope's beside it.
@@ -102,13 +102,14 @@ absl::Status LimitDynamic(const Scaled& in, Rope& rope) {
   return absl::OkStatus();
 }
 
-absl::Status ParseDivisors(const ConfigReader& keys, const char* key, int head_dim,
+absl::Status ParseDivisors(const ConfigReader& keys, const char* key, int rope_dim,
                            std::vector<double>& divisors) {
   const Json* list = keys.Find(key);
   if (list == nullptr) return keys.Error(key, "is missing; it is mandatory");
-  const auto size = static_cast<size_t>(head_dim) / 2;
+  const auto size = static_cast<size_t>(rope_dim) / 2;
   if (!list->is_array() || list->size() != size) {
-    return keys.Error(key, absl::StrCat("must list half of head_dim (", size, ") numbers"));
+    return keys.Error(
+        key, absl::StrCat("must list ", size, " numbers, one for each pair that is turned"));
   }
   for (const Json& value : *list) {
     const double divisor = value.is_number() ? value.get<double>() : 0;
@@ -122,9 +123,9 @@ absl::Status ParseDivisors(const ConfigReader& keys, const char* key, int head_d
 
 absl::Status ParseLongRope(const Scaled& in, Rope& rope, RopeScaling& scaling) {
   const ConfigReader& keys = in.rope;
-  BATON_RETURN_IF_ERROR(ParseDivisors(keys, "short_factor", in.head_dim, scaling.divisors));
+  BATON_RETURN_IF_ERROR(ParseDivisors(keys, "short_factor", in.rope_dim, scaling.divisors));
   std::vector<double> beyond;  // For longer texts; checked but not used.
-  BATON_RETURN_IF_ERROR(ParseDivisors(keys, "long_factor", in.head_dim, beyond));
+  BATON_RETURN_IF_ERROR(ParseDivisors(keys, "long_factor", in.rope_dim, beyond));
   BATON_ASSIGN_OR_RETURN(const int original, OriginalPositions(in));
   const double ratio = static_cast<double>(in.max_position_embeddings) / original;
   BATON_ASSIGN_OR_RETURN(scaling.factor, keys.NumberOr("factor", ratio, 1e-6, kFactorMax));
@@ -183,11 +184,11 @@ const char* RopeKindName(RopeKind kind) {
 }
 
 absl::StatusOr<Rope> ParseRope(const ConfigReader& reader, int max_position_embeddings,
-                               int head_dim) {
+                               int rope_dim) {
   Rope parsed;
   parsed.max_positions = max_position_embeddings;
   BATON_ASSIGN_OR_RETURN(parsed.theta, reader.NumberOr("rope_theta", 10000, 1, kThetaMax));
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+  for (const char* key : kRopeKeys) {
     const Json* object = reader.Find(key);
     if (object == nullptr) continue;
     if (!object->is_object()) return reader.Error(key, "must be an object");
@@ -199,7 +200,6 @@ absl::StatusOr<Rope> ParseRope(const ConfigReader& reader, int max_position_embe
       }
       parsed.theta = theta;
     }
-    BATON_RETURN_IF_ERROR(rope.RefuseUnless("partial_rotary_factor", 1, "is not supported"));
     const char* type_key = rope.Has("rope_type") || !rope.Has("type") ? "rope_type" : "type";
     if (!rope.Has(type_key) && std::string_view(key) == "rope_scaling" && !object->empty()) {
       return rope.Error(type_key, "is missing; it says which scaling the other keys describe");
@@ -208,7 +208,7 @@ absl::StatusOr<Rope> ParseRope(const ConfigReader& reader, int max_position_embe
       if (value.is_object()) return rope.Unsupported(name.c_str(), "differs by layer type");
     }
     BATON_RETURN_IF_ERROR(
-        ParseScaling({reader, rope, max_position_embeddings, head_dim}, type_key, parsed));
+        ParseScaling({reader, rope, max_position_embeddings, rope_dim}, type_key, parsed));
   }
   return parsed;
 }

@@ -13,6 +13,9 @@ namespace baton {
 
 inline constexpr int kMaxPositions = 1 << 26;
 
+// Where the rope may be described.
+inline constexpr const char* kRopeKeys[] = {"rope_scaling", "rope_parameters"};
+
 // Frequencies are in radians per position. A page holds keys that are already turned, so a
 // frequency can't depend on how long a text becomes: "dynamic" and "longrope" are served up to the
 // length from which on theirs would.
@@ -36,7 +39,7 @@ struct RopeScaling {
   double beta_fast = 32;
   double beta_slow = 1;
   bool truncate = true;
-  std::vector<double> divisors;  // For longrope; head_dim / 2.
+  std::vector<double> divisors;  // For longrope; rope_dim / 2.
 };
 
 const char* RopeKindName(RopeKind kind);
@@ -47,10 +50,11 @@ struct Rope {
   int max_positions = 0;  // That a text may have.
 };
 
-// `max_position_embeddings`: of the same file. Kinds that aren't known are Unimplemented; what is
-// malformed is InvalidArgument; both name the key.
+// `max_position_embeddings`: of the same file. `rope_dim`: elements of a head that are turned.
+// Kinds that aren't known are Unimplemented; what is malformed is InvalidArgument; both name the
+// key.
 absl::StatusOr<Rope> ParseRope(const ConfigReader& reader, int max_position_embeddings,
-                               int head_dim);
+                               int rope_dim);
 
 }  // namespace baton
 

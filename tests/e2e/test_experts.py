@@ -21,7 +21,8 @@ FLAGS = ["--page-size", 16, "--kv-cache-tokens", 8192]
 FAMILIES = {"qwen3-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 40},
             "mixtral": {"experts": 5, "intermediate-size": 48, "sliding-window": 120},
             "deepseek-v2": {"experts": 6, "experts-per-token": 2, "expert-size": 40},
-            "deepseek-v3": {"experts": 16, "experts-per-token": 4, "expert-size": 40}}
+            "deepseek-v3": {"experts": 16, "experts-per-token": 4, "expert-size": 40},
+            "glm4-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 40}}
 
 
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
@@ -112,6 +113,18 @@ def test_info_tells_the_experts_of_a_model(tmp_path):
     text = info(clusters.make_model(tmp_path / "model", family="qwen3-moe", layers=4, **FAMILIES["qwen3-moe"]))
     assert "10, 3 for each token, of size 40, in 4 layers" in text, text
     assert "of which a token uses" in text, text
+
+
+def test_info_tells_how_much_of_a_head_is_turned(tmp_path):
+    text = info(clusters.make_model(tmp_path / "model", family="glm4-moe", layers=2, experts=4))
+    assert "rope                   theta 10000, over 8 of a head's 16 elements" in text, text
+
+
+def test_validate_finds_nothing_wrong(model):
+    result = subprocess.run([clusters.BATON, "validate", "--model-path", model, "--pp-size", "2", "--tp-size", "2",
+                             "--page-size", "16", "--kv-cache-tokens", "8192"], capture_output=True, text=True,
+                            check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def published(directory, **config):

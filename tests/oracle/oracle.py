@@ -1,5 +1,5 @@
-"""A plain float32 forward of Llama, Qwen, Mistral, Mixtral and DeepSeek checkpoints in numpy: greedy continuation, with
-penalties and biases by their definition, and log-probabilities of a prompt."""
+"""A plain float32 forward of Llama, Qwen, Mistral, Mixtral, DeepSeek and GLM checkpoints in numpy: greedy
+continuation, with penalties and biases by their definition, and log-probabilities of a prompt."""
 
 import json
 import pathlib
@@ -92,7 +92,8 @@ class Oracle:
         self.epsilon = self.config["rms_norm_eps"]
         self.window = self.config.get("sliding_window") if "istral" in self.config["architectures"][0] else None
         self.latent = self.config.get("kv_lora_rank")
-        turned = self.config["qk_rope_head_dim"] if self.latent else self.head_dim
+        turned = self.config["qk_rope_head_dim"] if self.latent else int(
+            self.head_dim * self.config.get("partial_rotary_factor", 1))
         self.frequencies = rope_frequencies(self.config, turned)
         self.turn_magnitude = yarn_magnitude(self.config, "mscale") / yarn_magnitude(self.config, "mscale_all_dim")
 
@@ -109,8 +110,9 @@ class Oracle:
         angles = np.outer(np.arange(begin, begin + len(x)), self.frequencies)
         cosine = (np.cos(angles) * self.turn_magnitude).astype(np.float32)[:, None, :]
         sine = (np.sin(angles) * self.turn_magnitude).astype(np.float32)[:, None, :]
-        a, b = np.split(x, 2, axis=-1)
-        return np.concatenate([a * cosine - b * sine, b * cosine + a * sine], axis=-1)
+        half = len(self.frequencies)
+        a, b, others = np.split(x, [half, 2 * half], axis=-1)
+        return np.concatenate([a * cosine - b * sine, b * cosine + a * sine, others], axis=-1)
 
     def attend(self, q, k, v, begin):
         """[tokens, heads, dim] over all keys so far; rows in blocks so that memory stays small."""
@@ -199,15 +201,16 @@ class Oracle:
     def experts(self, h, prefix, names):
         """Each token goes to the experts that the router scores highest, and adds them up by their scores."""
         scores = h @ self.weight(prefix + "gate.weight").T
-        if self.config.get("scoring_func") == "sigmoid":
+        bias = self.tensors.get(prefix + "gate.e_score_correction_bias")
+        if bias is not None:
             shares = 1 / (1 + np.exp(-scores))
         else:
             shares = np.exp(scores - scores.max(axis=1, keepdims=True))
             shares /= shares.sum(axis=1, keepdims=True)
-        merits = shares + self.tensors.get(prefix + "gate.e_score_correction_bias", np.float32(0))
-        if self.config.get("topk_method") in ("noaux_tc", "group_limited_greedy"):
+        merits = shares if bias is None else shares + bias
+        if self.config.get("n_group", 1) > 1 and self.config.get("topk_method") != "greedy":
             groups = merits.reshape(len(h), self.config["n_group"], -1)
-            count = 2 if self.config["topk_method"] == "noaux_tc" else 1
+            count = 1 if bias is None else 2
             worth = np.sort(groups, axis=2)[:, :, -count:].sum(axis=2)
             best = np.argsort(-worth, axis=1, kind="stable")[:, self.config["topk_group"]:]
             for row, others in enumerate(best):

@@ -11,7 +11,8 @@ or those that are named:
     venv/bin/python tests/parity/make_model_fixtures.py common/engine/testdata/parity [NAME...]
 
 "yarn" was made with transformers 4.46.3 and torch 1.13. qwen3_moe, qwen3_moe_step, mixtral, mistral,
-llama_bias, qwen3_moe_fp8 and DeepSeek's were made with transformers 5.24.0 and torch 2.15.0; expected.json says so.
+llama_bias, qwen3_moe_fp8, DeepSeek's, glm4_moe, minimax_m2 and phi3 were made with transformers 5.24.0 and torch
+2.15.0; expected.json says so.
 Older transformers are wrong for DeepSeek (groups that are masked with 0, V2 without YaRN's factor of the scores).
 """
 
@@ -147,8 +148,33 @@ def deepseek_v3_fp8():
         5, 60]
 
 
+def glm4_moe():
+    """Half of a head is turned, and a layer of multi-token prediction lies behind the others."""
+    return transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(
+        **{**SHAPE, "tie_word_embeddings": False, "num_hidden_layers": 3}, head_dim=32, attention_bias=True,
+        use_qk_norm=True, rope_parameters=dict(**default_rope(1e6), partial_rotary_factor=0.5), n_routed_experts=8,
+        num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=1, first_k_dense_replace=1,
+        routed_scaling_factor=2.5, norm_topk_prob=True)), [17, 130]
+
+
+def minimax_m2():
+    return transformers.MiniMaxM2ForCausalLM(transformers.MiniMaxM2Config(
+        **{**SHAPE, "intermediate_size": 24, "tie_word_embeddings": False, "num_hidden_layers": 3}, head_dim=32,
+        rope_theta=1e6, rotary_dim=16, num_local_experts=8, num_experts_per_tok=3, bos_token_id=None,
+        eos_token_id=None)), [17, 130]
+
+
+def phi3():
+    """As Phi-4-mini, with longrope below its original context and three quarters of a head turned, and a window."""
+    factors = dict(short_factor=[1.0, 1.1, 1.3, 1.6, 2.0, 2.5], long_factor=[1.0, 1.5, 4.0, 8.0, 16.0, 32.0])
+    return transformers.Phi3ForCausalLM(transformers.Phi3Config(
+        **{**SHAPE, "num_hidden_layers": 3}, original_max_position_embeddings=256, sliding_window=37,
+        rope_scaling=dict(rope_type="longrope", **factors), partial_rotary_factor=0.75, pad_token_id=None,
+        bos_token_id=None, eos_token_id=None)), [5, 180]
+
+
 MODELS = (llama3, qwen2, qwen3, yarn, qwen3_moe, qwen3_moe_step, mixtral, mistral, llama_bias, qwen3_moe_fp8,
-          deepseek_v2, deepseek_v3, deepseek_v3_fp8)
+          deepseek_v2, deepseek_v3, deepseek_v3_fp8, glm4_moe, minimax_m2, phi3)
 
 
 def add_mtp(path):
@@ -202,8 +228,11 @@ class RoutingMargin:
             if type(module).__name__.endswith("TopkRouter"):
                 module.register_forward_hook(self.look_at_groups)
 
-    def look(self, module, _inputs, outputs):
-        sorted_logits = outputs[0].float().sort(dim=-1, descending=True).values
+    def look(self, module, inputs, outputs):
+        merits = outputs[0].float()
+        if len(inputs) == 2:  # MiniMax's bias of the scores, which are as near one another as DeepSeek's below.
+            merits = 100 * (merits.sigmoid() + inputs[1])
+        sorted_logits = merits.sort(dim=-1, descending=True).values
         lead = sorted_logits[:, module.top_k - 1] - sorted_logits[:, module.top_k]
         self.least = min(self.least, lead.min().item())
 
@@ -296,7 +325,7 @@ def main():
                 model, narrow = (type(model).from_pretrained(
                     directory, torch_dtype=dtype, attn_implementation="eager").eval()
                     for dtype in (torch.float32, torch.bfloat16))
-        if name == "deepseek_v3":
+        if name in ("deepseek_v3", "glm4_moe"):
             add_mtp(path)
         cases = []
         for length in lengths:

@@ -43,6 +43,7 @@ CpuStageModel::CpuStageModel(const StageSetup& setup, const kernels::KernelTable
       rotary_(config_),
       attention_scale_(config_.attention_scale()),
       feed_forward_(kernels, sizes_, shard_.experts),
+      heads_(kernels, sizes_),
       latent_attention_(kernels, sizes_, threads_),
       group_(shard_.rank, options.row_parallel, config_.hidden_size) {}
 
@@ -301,21 +302,8 @@ void CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows, con
   if (!block.qkv_bias.empty()) {
     kernels_.add_bias(block.qkv_bias.data(), rows, width, scratch_.qkv.data());
   }
-  const auto half = static_cast<size_t>(rotary_.half_dim());
-  const int heads = sizes_.num_attention_heads;
-  const int kv_heads = sizes_.num_key_value_heads;
-  const int head_dim = config_.head_dim;
-  for (int row = 0; row < rows; ++row) {
-    float* query = &scratch_.qkv[Floats(row, width)];
-    float* key = query + sizes_.query_size();
-    if (!block.q_norm.empty()) {
-      kernels_.rms_norm(query, block.q_norm.data(), eps, heads, head_dim, query);
-      kernels_.rms_norm(key, block.k_norm.data(), eps, kv_heads, head_dim, key);
-    }
-    const size_t angles = static_cast<size_t>(begin + row) * half;
-    // Keys follow queries directly, so one call rotates both.
-    kernels_.rope(query, &cos_[angles], &sin_[angles], heads + kv_heads, head_dim);
-  }
+  const size_t angles = Floats(begin, rotary_.half_dim());
+  heads_.Apply(block, {scratch_.qkv.data(), rows, &cos_[angles], &sin_[angles]});
 }
 
 void CpuStageModel::StoreAndAttend(const Batch& batch, int layer, int begin, int rows) {

@@ -12,6 +12,7 @@
 #include "common/engine/attention/rotary.h"
 #include "common/engine/kernels/kernels.h"
 #include "common/engine/native/feed_forward.h"
+#include "common/engine/native/head_rows.h"
 #include "common/engine/native/latent_attention.h"
 #include "common/engine/native/row_place.h"
 #include "common/engine/native/thread_pool.h"
@@ -119,6 +120,7 @@ class CpuStageModel final : public StageModel {
   const float attention_scale_;
   StageBlocks stage_;
   FeedForward feed_forward_;
+  HeadPreparation heads_;
   AbsorbedAttention latent_attention_;
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<HostKvMemory> kv_memory_;  // Over the pool's pages.

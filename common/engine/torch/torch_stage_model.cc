@@ -245,12 +245,14 @@ at::Tensor TorchStageModel::Norm(const at::Tensor& x, const at::Tensor& weight, 
   return (wide * scale).to(x.scalar_type()) * weight;
 }
 
-// Halves paired: (x[i], x[i + dim/2]). `heads` is [tokens, heads, head_dim].
+// Halves of what is turned are paired: (x[i], x[i + dim/2]); the elements behind it stay. `heads`
+// is [tokens, heads, head_dim].
 at::Tensor TorchStageModel::Rotate(const at::Tensor& heads, const Rows& rows) const {
   const int64_t half = rotary_.half_dim();
   const at::Tensor low = heads.narrow(-1, 0, half);
   const at::Tensor high = heads.narrow(-1, half, half);
-  return at::cat({low * rows.cos - high * rows.sin, high * rows.cos + low * rows.sin}, -1);
+  const at::Tensor others = heads.narrow(-1, 2 * half, heads.size(-1) - 2 * half);
+  return at::cat({low * rows.cos - high * rows.sin, high * rows.cos + low * rows.sin, others}, -1);
 }
 
 at::Tensor TorchStageModel::Pages(int layer, int value) const {

@@ -1,5 +1,7 @@
 #include "common/model/families/family.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
@@ -14,8 +16,9 @@ constexpr int64_t kMaxExpertsOfAllLayers = int64_t{1} << 16;
 std::span<const Family* const> Families() {
   // A table, not self-registering objects: those vanish when a static library is linked without
   // alwayslink, and only in the shipped binary.
-  static constexpr const Family* kFamilies[] = {&kLlama,   &kQwen2,   &kQwen3,      &kQwen3Moe,
-                                                &kMistral, &kMixtral, &kDeepSeekV2, &kDeepSeekV3};
+  static constexpr const Family* kFamilies[] = {&kLlama,      &kQwen2,      &kQwen3,
+                                                &kQwen3Moe,   &kMistral,    &kMixtral,
+                                                &kDeepSeekV2, &kDeepSeekV3, &kGlm4Moe};
   return kFamilies;
 }
 
@@ -61,6 +64,43 @@ absl::Status ParseExperts(const ConfigReader& reader, ModelConfig& config, const
   if (experts.active <= experts.count) return absl::OkStatus();
   return reader.Error("num_experts_per_tok", absl::StrCat("is ", experts.active, ", more than \"",
                                                           key, "\" (", experts.count, ")"));
+}
+
+absl::Status RequireNormAndTheta(const ConfigReader& reader) {
+  for (const char* key : {"rms_norm_eps", "rope_theta"}) {
+    const bool told =
+        reader.Has(key) || (std::string_view(key) == "rope_theta" && reader.Has("rope_parameters"));
+    if (!told) return reader.Error(key, "is missing; it is mandatory");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParsePartialRotary(const ConfigReader& reader, double otherwise, ModelConfig& config) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  std::optional<double> told;
+  if (reader.Has(kKey)) {
+    BATON_ASSIGN_OR_RETURN(told, reader.Number(kKey, 0, 1));
+  }
+  for (const char* rope : kRopeKeys) {
+    const nlohmann::json* object = reader.Find(rope);
+    if (object == nullptr || !object->is_object()) continue;  // ParseRope says what is wrong.
+    const ConfigReader keys = reader.Inside(rope);
+    if (!keys.Has(kKey)) continue;
+    BATON_ASSIGN_OR_RETURN(const double factor, keys.Number(kKey, 0, 1));
+    if (told.value_or(factor) != factor) {
+      return keys.Error(kKey, absl::StrCat("differs from another \"", kKey, "\""));
+    }
+    told = factor;
+  }
+  const double factor = told.value_or(otherwise);
+  const int rotated = static_cast<int>(config.head_dim * factor);  // Rounded as transformers does.
+  if (rotated < 2 || rotated % 2 != 0) {
+    return reader.Error(
+        kKey, absl::StrCat("is ", factor, ", which turns ", rotated, " of the ", config.head_dim,
+                           " elements of a head; they must be pairs"));
+  }
+  config.rotated = rotated < config.head_dim ? rotated : 0;
+  return absl::OkStatus();
 }
 
 absl::Status ParseSlidingWindow(const ConfigReader& reader, int otherwise, ModelConfig& config) {

@@ -37,6 +37,7 @@ extern const Family kMistral;
 extern const Family kMixtral;
 extern const Family kDeepSeekV2;
 extern const Family kDeepSeekV3;
+extern const Family kGlm4Moe;
 
 std::span<const Family* const> Families();
 
@@ -51,6 +52,18 @@ absl::Status DeriveHeadDim(const ConfigReader& reader, ModelConfig& config);
 // layers than any list of tensors should be made for.
 absl::Status ParseExperts(const ConfigReader& reader, ModelConfig& config,
                           const char* key = nullptr);
+
+// DeepSeek's experts: the numbers of routed and shared ones and how they are chosen, by a sigmoid
+// with a bias (V3) or a softmax (V2); and which layers have them. Layers of multi-token prediction
+// are skipped.
+absl::Status ParseRoutedExperts(const ConfigReader& reader, bool sigmoid, ModelConfig& config);
+
+// For classes whose "rms_norm_eps" and "rope_theta" have other defaults than Llama's.
+absl::Status RequireNormAndTheta(const ConfigReader& reader);
+
+// "partial_rotary_factor", beside the rope's own keys or among them: the part of a head that is
+// turned. Call it when head_dim is known.
+absl::Status ParsePartialRotary(const ConfigReader& reader, double otherwise, ModelConfig& config);
 
 // "sliding_window": null, or so large that it hides nothing, is no window.
 absl::Status ParseSlidingWindow(const ConfigReader& reader, int otherwise, ModelConfig& config);

@@ -21,12 +21,7 @@ absl::Status ConfigureMixtral(const ConfigReader& reader, ModelConfig& config) {
   config.experts.inner = config.intermediate_size;
   config.experts.normalise = true;
   config.experts.names = {"block_sparse_moe", "w1", "w3", "w2"};
-  // Unlike the other classes', its defaults are not those of Llama.
-  for (const char* key : {"rms_norm_eps", "rope_theta"}) {
-    const bool told =
-        reader.Has(key) || (std::string_view(key) == "rope_theta" && reader.Has("rope_parameters"));
-    if (!told) return reader.Error(key, "is missing; it is mandatory");
-  }
+  BATON_RETURN_IF_ERROR(RequireNormAndTheta(reader));
   return DeriveHeadDim(reader, config);
 }
 

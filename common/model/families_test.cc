@@ -1,0 +1,177 @@
+// GLM-4's configurations: published numbers, what is refused by which name, and fingerprints.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/model/fingerprint.h"
+#include "common/model/model_config.h"
+#include "common/model/model_shard.h"
+#include "common/model/weight_names.h"
+#include "nlohmann/json.hpp"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ::testing::HasSubstr;
+
+ModelConfig Parse(const Json& json) {
+  auto config = ParseModelConfig(json.dump(), "config.json");
+  EXPECT_TRUE(config.ok()) << config.status();
+  return *config;
+}
+
+struct Refusal {
+  const char* key;
+  Json value;
+  const char* message;
+};
+
+void ExpectRefused(const Json& whole, const std::vector<Refusal>& refusals) {
+  for (const Refusal& refusal : refusals) {
+    Json json = whole;
+    json[refusal.key] = refusal.value;
+    EXPECT_THAT(std::string(ParseModelConfig(json.dump(), "config.json").status().message()),
+                HasSubstr(refusal.message));
+  }
+}
+
+// Two processes that differ in any of this must not pass KV to one another.
+void ExpectOtherFingerprints(const Json& whole,
+                             const std::vector<std::pair<const char*, Json>>& changes) {
+  const uint64_t fingerprint = ConfigFingerprint(Parse(whole));
+  for (const auto& [key, value] : changes) {
+    Json json = whole;
+    json[key] = value;
+    EXPECT_NE(ConfigFingerprint(Parse(json)), fingerprint) << key;
+  }
+}
+
+// config.json of GLM-4.5-Air.
+Json Glm45Air() {
+  return {{"architectures", Json::array({"Glm4MoeForCausalLM"})},
+          {"attention_bias", true},
+          {"attention_dropout", 0.0},
+          {"pad_token_id", 151329},
+          {"eos_token_id", {151329, 151336, 151338}},
+          {"head_dim", 128},
+          {"hidden_act", "silu"},
+          {"hidden_size", 4096},
+          {"partial_rotary_factor", 0.5},
+          {"intermediate_size", 10944},
+          {"max_position_embeddings", 131072},
+          {"model_type", "glm4_moe"},
+          {"moe_intermediate_size", 1408},
+          {"norm_topk_prob", true},
+          {"num_attention_heads", 96},
+          {"n_group", 1},
+          {"topk_group", 1},
+          {"n_routed_experts", 128},
+          {"n_shared_experts", 1},
+          {"routed_scaling_factor", 1.0},
+          {"num_experts_per_tok", 8},
+          {"first_k_dense_replace", 1},
+          {"num_hidden_layers", 46},
+          {"num_key_value_heads", 8},
+          {"num_nextn_predict_layers", 1},
+          {"rms_norm_eps", 1e-5},
+          {"rope_scaling", nullptr},
+          {"rope_theta", 1000000},
+          {"tie_word_embeddings", false},
+          {"torch_dtype", "bfloat16"},
+          {"use_qk_norm", false},
+          {"vocab_size", 151552}};
+}
+
+TEST(Glm4MoeTest, HasItsPublishedNumbers) {
+  const ModelConfig air = Parse(Glm45Air());
+  EXPECT_EQ(air.Parameters(), 106852245504 + 45 * 128) << "and biases of the router";
+  EXPECT_NEAR(static_cast<double>(air.ActiveParameters()), 13e9, 1e9);
+  EXPECT_EQ(air.rope_dim(), 64);
+  EXPECT_TRUE(air.qkv_bias);
+  EXPECT_FALSE(air.o_bias) << "the output projection has none";
+  EXPECT_FALSE(air.qk_norm);
+  EXPECT_EQ(air.mtp_layers, 1);
+  EXPECT_FALSE(air.sparse(0));
+  EXPECT_TRUE(air.sparse(1));
+  EXPECT_TRUE(air.experts.bias && air.experts.score == ExpertScore::kSigmoid);
+  Json json = Glm45Air();  // GLM-4.5 and 4.6.
+  json["hidden_size"] = 5120;
+  json["intermediate_size"] = 12288;
+  json["moe_intermediate_size"] = 1536;
+  json["n_routed_experts"] = 160;
+  json["first_k_dense_replace"] = 3;
+  json["num_hidden_layers"] = 92;
+  json["routed_scaling_factor"] = 2.5;
+  json["use_qk_norm"] = true;
+  const ModelConfig large = Parse(json);
+  EXPECT_NEAR(static_cast<double>(large.Parameters()), 353e9, 1e9);
+  EXPECT_NEAR(static_cast<double>(large.ActiveParameters()), 32e9, 2e9);
+  EXPECT_TRUE(large.qk_norm);
+}
+
+TEST(Glm4MoeTest, HalfOfAHeadIsTurnedWhereverConfigSaysSo) {
+  Json json = Glm45Air();
+  json.erase("partial_rotary_factor");
+  EXPECT_EQ(Parse(json).rope_dim(), 64) << "the class's default";
+  json.erase("rope_scaling");
+  json["rope_parameters"] = {{"partial_rotary_factor", 0.25}, {"rope_type", "default"}};
+  EXPECT_EQ(Parse(json).rope_dim(), 32);
+  json["partial_rotary_factor"] = 0.25;
+  EXPECT_EQ(Parse(json).rope_dim(), 32);
+  json["rope_parameters"]["partial_rotary_factor"] = 1.0;
+  json["partial_rotary_factor"] = 1.0;
+  EXPECT_EQ(Parse(json).rope_dim(), 128);
+}
+
+TEST(Glm4MoeTest, WhatDecidesTheMathematicsIsInTheFingerprint) {
+  ExpectOtherFingerprints(Glm45Air(), {{"partial_rotary_factor", 0.25},
+                                       {"attention_bias", false},
+                                       {"use_qk_norm", true},
+                                       {"routed_scaling_factor", 2.5},
+                                       {"norm_topk_prob", false},
+                                       {"first_k_dense_replace", 2},
+                                       {"n_shared_experts", 2}});
+}
+
+TEST(Glm4MoeTest, RefusesByName) {
+  ExpectRefused(
+      Glm45Air(),
+      {{"partial_rotary_factor", 0, "\"partial_rotary_factor\" is 0, which turns 0 of the 128"},
+       {"partial_rotary_factor", 0.51, "\"partial_rotary_factor\" is 0.51, which turns 65 of the"},
+       {"partial_rotary_factor", 1.5, "\"partial_rotary_factor\" must be between 0 and 1"},
+       {"rope_parameters",
+        {{"partial_rotary_factor", 0.25}},
+        "\"rope_parameters.partial_rotary_factor\" differs from another"},
+       {"rope_parameters",
+        {{"partial_rotary_factor", "half"}},
+        "\"rope_parameters.partial_rotary_factor\" must be a number"},
+       {"use_qk_norm", 1, "\"use_qk_norm\" must be true or false"},
+       {"n_shared_experts", nullptr, "\"n_shared_experts\" is missing"},
+       {"n_routed_experts", nullptr, "\"n_routed_experts\" is missing"},
+       {"rms_norm_eps", nullptr, "\"rms_norm_eps\" is missing"},
+       {"moe_layer_freq", 2, "\"moe_layer_freq\" is not supported for GLM-4"},
+       {"sliding_window", 4096, "\"sliding_window\" is not supported for GLM-4"},
+       {"scoring_func", "softmax", "\"scoring_func\" is \"softmax\"; supported is \"sigmoid\""},
+       {"topk_method", "greedy", "\"topk_method\" is \"greedy\"; supported is \"noaux_tc\""},
+       {"n_group", 7, "\"n_group\" is 7, which does not divide \"n_routed_experts\" (128)"},
+       {"num_nextn_predict_layers", -1, "\"num_nextn_predict_layers\" must be between"},
+       {"kv_lora_rank", 512, "\"kv_lora_rank\" would change the mathematics"}});
+}
+
+TEST(Glm4MoeTest, RanksHaveTheirHeadsAndBiases) {
+  const ModelConfig config = Parse(Glm45Air());
+  const ModelShard shard = *ShardModel(config, {1, 4});
+  const LayerWeights weights = LayerWeightsOf(config, shard, 1);
+  EXPECT_EQ(weights.q_bias->rows, (IndexRange{24 * 128, 48 * 128}));
+  EXPECT_EQ(weights.k_bias->rows, (IndexRange{2 * 128, 4 * 128}));
+  EXPECT_FALSE(weights.o_bias.has_value());
+  EXPECT_EQ(weights.experts.size(), 32u);
+  EXPECT_EQ(shard.sizes.rope_dim(), 64);
+}
+
+}  // namespace
+}  // namespace baton
