@@ -47,7 +47,7 @@ Wide AttentionBytes(const ModelConfig& config, const Projections& of) {
   if (latent.kv_rank == 0) {
     const int64_t qkv = int64_t{config.query_size()} + 2 * int64_t{config.kv_size()};
     const int64_t bias = (config.qkv_bias ? qkv : 0) + (config.o_bias ? hidden : 0);
-    const int64_t norms = config.qk_norm ? 2 * int64_t{config.head_dim} : 0;
+    const int64_t norms = int64_t{config.q_norm_size()} + config.k_norm_size();
     return of.Bytes(qkv, hidden) + (bias + norms) * kFloatBytes;
   }
   const int64_t queries = int64_t{config.num_attention_heads} * latent.key_dim();

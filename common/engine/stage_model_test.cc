@@ -147,8 +147,12 @@ TEST_P(InvarianceTest, ExpertsWindowsAndLatentRowsChangeNoBitWhateverTheCut) {
   windowed.sliding_window = 100;
   RandomModelOptions latent;
   latent.architecture = "DeepseekV3ForCausalLM";
-  for (const auto& [name, model] :
-       {std::pair{"sparse", sparse}, {"windowed", windowed}, {"latent", latent}}) {
+  RandomModelOptions whole_norms;
+  whole_norms.architecture = "MiniMaxM2ForCausalLM";
+  for (const auto& [name, model] : {std::pair{"sparse", sparse},
+                                    {"windowed", windowed},
+                                    {"latent", latent},
+                                    {"whole-norms", whole_norms}}) {
     ExecutorOptions options = Options(ModelPath(name, model));
     options.page_count = 192;
     const auto expected = RunWhole(options);
@@ -169,7 +173,7 @@ TEST(StageModelTest, EveryFamilyAndVariantIsCloseToTheScalarReference) {
   for (const char* architecture :
        {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
         "MixtralForCausalLM", "MistralForCausalLM", "DeepseekV2ForCausalLM",
-        "DeepseekV3ForCausalLM", "Glm4MoeForCausalLM"}) {
+        "DeepseekV3ForCausalLM", "Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM"}) {
     for (const bool tied : {false, true}) {
       RandomModelOptions model;
       model.architecture = architecture;

@@ -1,9 +1,12 @@
-// GLM-4's configurations: published numbers, what is refused by which name, and fingerprints.
+// Configurations of GLM-4 and MiniMax-M2: published numbers, what is refused by which name, and
+// fingerprints.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "common/model/fingerprint.h"
@@ -171,6 +174,106 @@ TEST(Glm4MoeTest, RanksHaveTheirHeadsAndBiases) {
   EXPECT_FALSE(weights.o_bias.has_value());
   EXPECT_EQ(weights.experts.size(), 32u);
   EXPECT_EQ(shard.sizes.rope_dim(), 64);
+}
+
+// config.json of MiniMax-M2.
+Json M2() {
+  return {{"architectures", Json::array({"MiniMaxM2ForCausalLM"})},
+          {"attn_type_list", std::vector<int>(62, 1)},
+          {"head_dim", 128},
+          {"hidden_act", "silu"},
+          {"hidden_size", 3072},
+          {"intermediate_size", 1536},
+          {"max_position_embeddings", 196608},
+          {"model_type", "minimax_m2"},
+          {"mtp_transformer_layers", 1},
+          {"num_attention_heads", 48},
+          {"num_experts_per_tok", 8},
+          {"num_hidden_layers", 62},
+          {"num_key_value_heads", 8},
+          {"num_local_experts", 256},
+          {"num_mtp_modules", 3},
+          {"qk_norm_type", "per_layer"},
+          {"quantization_config",
+           {{"activation_scheme", "dynamic"},
+            {"fmt", "float8_e4m3fn"},
+            {"quant_method", "fp8"},
+            {"weight_block_size", {128, 128}},
+            {"modules_to_not_convert", {"gate", "e_score_correction_bias", "lm_head"}}}},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 5000000},
+          {"rotary_dim", 64},
+          {"scoring_func", "sigmoid"},
+          {"shared_intermediate_size", 0},
+          {"tie_word_embeddings", false},
+          {"use_mtp", true},
+          {"use_qk_norm", true},
+          {"use_routing_bias", true},
+          {"vocab_size", 200064}};
+}
+
+TEST(MiniMaxM2Test, HasItsPublishedNumbers) {
+  const ModelConfig config = Parse(M2());
+  EXPECT_NEAR(static_cast<double>(config.Parameters()), 228.7e9, 0.1e9);
+  EXPECT_NEAR(static_cast<double>(config.ActiveParameters()), 10e9, 1.5e9);
+  EXPECT_EQ(config.rope_dim(), 64);
+  EXPECT_EQ(config.q_norm_size(), 48 * 128);
+  EXPECT_EQ(config.k_norm_size(), 8 * 128);
+  EXPECT_EQ(config.SparseLayers(0, 62), 62);
+  EXPECT_EQ(config.experts.inner, 1536);
+  EXPECT_EQ(config.experts.shared_inner, 0);
+  EXPECT_EQ(config.mtp_layers, 3);
+  EXPECT_TRUE(config.fp8);
+  const LayerWeights layer = LayerWeightsOf(config, 5);
+  EXPECT_EQ(layer.router_bias->name, "model.layers.5.block_sparse_moe.e_score_correction_bias");
+  EXPECT_EQ(layer.experts[7].down.name, "model.layers.5.block_sparse_moe.experts.7.w2.weight");
+  EXPECT_EQ(layer.experts[7].down.scale, layer.experts[7].down.name + "_scale_inv");
+}
+
+TEST(MiniMaxM2Test, WhatDecidesTheMathematicsIsInTheFingerprint) {
+  ExpectOtherFingerprints(M2(), {{"rotary_dim", 32},
+                                 {"use_routing_bias", false},
+                                 {"num_experts_per_tok", 4},
+                                 {"rope_theta", 10000}});
+  ModelConfig config = Parse(M2());
+  const uint64_t whole = ConfigFingerprint(config);
+  config.qk_norm_whole = false;
+  EXPECT_NE(ConfigFingerprint(config), whole);
+}
+
+TEST(MiniMaxM2Test, RefusesByName) {
+  ExpectRefused(
+      M2(),
+      {{"rotary_dim", 129, "\"rotary_dim\" must be between 2 and 128"},
+       {"rotary_dim", 63, "which turns 63 of the 128 elements of a head; they must be pairs"},
+       {"partial_rotary_factor", 0.25,
+        "\"rotary_dim\" is 64, but \"partial_rotary_factor\" makes it 32"},
+       {"attn_type_list", {1, 0}, "\"attn_type_list\" has 0; supported is 1"},
+       {"attn_type_list", 1, "\"attn_type_list\" must be a list"},
+       {"use_qk_norm", false, "\"use_qk_norm\" must be true"},
+       {"qk_norm_type", "per_head", "\"qk_norm_type\" is \"per_head\"; supported is \"per_layer\""},
+       {"scoring_func", "softmax", "\"scoring_func\" is \"softmax\"; supported is \"sigmoid\""},
+       {"shared_intermediate_size", 1024, "\"shared_intermediate_size\""},
+       {"sliding_window", 4096, "\"sliding_window\" is not supported for MiniMax-M2"},
+       {"routed_scaling_factor", 2.0, "\"routed_scaling_factor\""},
+       {"layernorm_mlp_beta", 0.5, "\"layernorm_mlp_beta\""},
+       {"num_experts", 128, "\"num_local_experts\" is 256, but \"num_experts\" is 128"},
+       {"num_mtp_modules", -1, "\"num_mtp_modules\" must be between"},
+       {"rope_theta", nullptr, "\"rope_theta\" is missing"},
+       {"n_shared_experts", 1, "\"n_shared_experts\""}});
+}
+
+TEST(MiniMaxM2Test, RanksHaveTheirPartsOfTheNorms) {
+  const ModelConfig config = Parse(M2());
+  for (const auto& [size, rank, kv] :
+       {std::tuple{4, 1, IndexRange{256, 512}}, {16, 5, IndexRange{256, 384}}}) {
+    const ModelShard shard = *ShardModel(config, {rank, size});
+    const LayerWeights weights = LayerWeightsOf(config, shard, 0);
+    const int queries = 48 * 128 / size;
+    EXPECT_EQ(weights.q_norm->rows, (IndexRange{rank * queries, (rank + 1) * queries}));
+    EXPECT_EQ(weights.k_norm->rows, kv);
+    EXPECT_EQ(shard.sizes.q_norm_size(), queries);
+  }
 }
 
 }  // namespace

@@ -115,6 +115,7 @@ uint64_t ConfigFingerprint(const ModelConfig& config) {
   if (config.fp8) absl::StrAppend(&text, " fp8");
   if (config.o_bias) absl::StrAppend(&text, " o_bias");
   if (config.mlp_bias) absl::StrAppend(&text, " mlp_bias");
+  if (config.qk_norm_whole) absl::StrAppend(&text, " qk_norm_whole");
   if (config.rotated > 0) absl::StrAppend(&text, " rotated=", config.rotated);
   if (config.sliding_window > 0) absl::StrAppend(&text, " window=", config.sliding_window);
   if (config.rope_scaling) AppendRope(*config.rope_scaling, &text);

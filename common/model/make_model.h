@@ -17,7 +17,7 @@ namespace baton {
 struct RandomModelOptions {
   std::string architecture = "Qwen3ForCausalLM";
   int hidden_size = 64;
-  int intermediate_size = 128;  // In dense layers and Mixtral's experts.
+  int intermediate_size = 128;  // In dense layers and Mixtral's and MiniMax's experts.
   // For DeepSeek head_dim is that of values and of keys without rope, from which the ranks follow.
   // For architectures with experts.
   int num_experts = 8;

@@ -154,7 +154,7 @@ absl::Status ParseQuantization(const ConfigReader& reader, ModelConfig& config) 
   BATON_ASSIGN_OR_RETURN(const std::string method, keys.StringOr("quant_method", ""));
   config.fp8 = true;
   if (method == "fp8") {
-    BATON_RETURN_IF_ERROR(Expect(keys, "fmt", "e4m3", {"e4m3"}));
+    BATON_RETURN_IF_ERROR(Expect(keys, "fmt", "e4m3", {"e4m3", "float8_e4m3fn"}));
     BATON_RETURN_IF_ERROR(Expect(keys, "activation_scheme", "dynamic", {"dynamic", "static"}));
     BATON_RETURN_IF_ERROR(ExpectBlock(keys, kBlock));
     if (keys.Has(kBlock)) return absl::OkStatus();
@@ -286,7 +286,7 @@ int64_t ModelConfig::LayerParameters(int begin, int end) const {
                    (latent.kv_rank > 0 ? LatentParameters(*this) : hidden * qkv);
   if (qkv_bias) shared += qkv;
   if (o_bias) shared += hidden;
-  if (qk_norm) shared += 2 * int64_t{head_dim};
+  shared += q_norm_size() + k_norm_size();
   const int64_t inner = intermediate_size;
   const int64_t dense = 3 * hidden * inner + (mlp_bias ? 2 * inner + hidden : 0);
   const int64_t expert = 3 * hidden * experts.inner;

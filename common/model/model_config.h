@@ -40,6 +40,7 @@ struct Experts {
     const char* gate = "gate_proj";
     const char* up = "up_proj";
     const char* down = "down_proj";
+    const char* bias = "gate.e_score_correction_bias";
   };
   Names names;
   int count = 0;  // That the router chooses among; 0: every layer is dense.
@@ -108,6 +109,8 @@ struct ModelConfig {
   bool mlp_bias = false;  // On the three projections of a dense feed-forward layer.
   bool qk_norm = false;   // RMSNorm over head_dim of queries and keys, before rope.
   int rotated = 0;        // Position turns so many first elements of a head; 0: all.
+  // One RMSNorm over all queries of a token and one over all its keys, instead of each head's.
+  bool qk_norm_whole = false;
   LatentAttention latent;
   Experts experts;
   // Projections of the layers may be FP8 (e4m3) with scales. A router and what is no matrix never
@@ -146,6 +149,9 @@ struct ModelConfig {
   float attention_scale() const;
   int query_size() const { return num_attention_heads * head_dim; }
   int kv_size() const { return num_key_value_heads * head_dim; }
+  // Elements of the norms of queries and keys; 0: there are none.
+  int q_norm_size() const { return !qk_norm ? 0 : qk_norm_whole ? query_size() : head_dim; }
+  int k_norm_size() const { return !qk_norm ? 0 : qk_norm_whole ? kv_size() : head_dim; }
   bool sparse(int layer) const;  // Whether its feed-forward layer consists of experts.
   // How many of layers [begin, end) are sparse.
   int SparseLayers(int begin, int end) const;

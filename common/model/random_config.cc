@@ -69,6 +69,17 @@ void AddGlm4(const RandomModelOptions& options, Json& config) {
   config["num_nextn_predict_layers"] = 0;
 }
 
+// As published. Sizes of experts are "intermediate_size".
+void AddMiniMaxM2(const RandomModelOptions& options, Json& config) {
+  config["num_local_experts"] = options.num_experts;
+  config["num_experts_per_tok"] = options.num_experts_per_tok;
+  config["rotary_dim"] = options.head_dim / 2;
+  config["scoring_func"] = "sigmoid";
+  config["qk_norm_type"] = "per_layer";
+  config["use_qk_norm"] = config["use_routing_bias"] = true;
+  config["attn_type_list"] = std::vector<int>(static_cast<size_t>(options.num_hidden_layers), 1);
+}
+
 // As each is published.
 Json Quantization(RandomModelOptions::Scales scales) {
   switch (scales) {
@@ -115,6 +126,7 @@ void AddFeatures(const RandomModelOptions& options, Json& config) {
     AddDeepSeek(options, name == kDeepSeekV3.architecture, config);
   }
   if (name == kGlm4Moe.architecture) AddGlm4(options, config);
+  if (name == kMiniMaxM2.architecture) AddMiniMaxM2(options, config);
   if (!options.biases) return;
   config["attention_bias"] = true;
   if (name == kLlama.architecture) config["mlp_bias"] = true;

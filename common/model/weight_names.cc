@@ -93,7 +93,7 @@ void AddFeedForward(const ModelConfig& config, int layer, LayerWeights& weights)
                                              experts.inner, experts.names));
   }
   if (experts.bias) {
-    weights.router_bias = {block + "gate.e_score_correction_bias", {experts.count}};
+    weights.router_bias = {block + experts.names.bias, {experts.count}};
   }
   if (experts.shared_inner > 0) {
     weights.shared =
@@ -148,8 +148,8 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
     weights.v_bias = spec("self_attn.v_proj.bias", {kv});
   }
   if (config.qk_norm) {
-    weights.q_norm = spec("self_attn.q_norm.weight", {config.head_dim});
-    weights.k_norm = spec("self_attn.k_norm.weight", {config.head_dim});
+    weights.q_norm = spec("self_attn.q_norm.weight", {config.q_norm_size()});
+    weights.k_norm = spec("self_attn.k_norm.weight", {config.k_norm_size()});
   }
   weights.o = spec("self_attn.o_proj.weight", {hidden, config.attended_size()});
   MayBeFp8(config, {&weights.q, &weights.k, &weights.v, &weights.o});
@@ -181,6 +181,10 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, const ModelShard& shard, 
   if (config.qkv_bias) {
     give_rows(query, {&*weights.q_bias});
     give_rows(kv, {&*weights.k_bias, &*weights.v_bias});
+  }
+  if (config.qk_norm_whole) {
+    give_rows(query, {&*weights.q_norm});
+    give_rows(kv, {&*weights.k_norm});
   }
   weights.o.columns =
       elements(shard.query_heads, config.attended_size() / config.num_attention_heads);

@@ -48,7 +48,7 @@ struct LayerWeights {
   WeightSpec input_norm;  // [hidden]
   WeightSpec q, k, v;     // [query_size or kv_size, hidden]
   std::optional<WeightSpec> q_bias, k_bias, v_bias;
-  std::optional<WeightSpec> q_norm, k_norm;  // [head_dim]
+  std::optional<WeightSpec> q_norm, k_norm;  // [q_norm_size], [k_norm_size]
   std::optional<LatentWeights> latent;       // Instead of q, k, v and what belongs to them.
   WeightSpec o;                              // [hidden, attended_size]
   std::optional<WeightSpec> o_bias;          // [hidden]

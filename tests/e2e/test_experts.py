@@ -22,7 +22,8 @@ FAMILIES = {"qwen3-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 
             "mixtral": {"experts": 5, "intermediate-size": 48, "sliding-window": 120},
             "deepseek-v2": {"experts": 6, "experts-per-token": 2, "expert-size": 40},
             "deepseek-v3": {"experts": 16, "experts-per-token": 4, "expert-size": 40},
-            "glm4-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 40}}
+            "glm4-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 40},
+            "minimax-m2": {"experts": 10, "experts-per-token": 3, "intermediate-size": 48}}
 
 
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}

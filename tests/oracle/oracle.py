@@ -1,5 +1,5 @@
-"""A plain float32 forward of Llama, Qwen, Mistral, Mixtral, DeepSeek and GLM checkpoints in numpy: greedy
-continuation, with penalties and biases by their definition, and log-probabilities of a prompt."""
+"""A plain float32 forward of Llama, Qwen, Mistral, Mixtral, DeepSeek, GLM and MiniMax checkpoints in numpy:
+greedy continuation, with penalties and biases by their definition, and log-probabilities of a prompt."""
 
 import json
 import pathlib
@@ -92,7 +92,7 @@ class Oracle:
         self.epsilon = self.config["rms_norm_eps"]
         self.window = self.config.get("sliding_window") if "istral" in self.config["architectures"][0] else None
         self.latent = self.config.get("kv_lora_rank")
-        turned = self.config["qk_rope_head_dim"] if self.latent else int(
+        turned = self.config.get("qk_rope_head_dim") or self.config.get("rotary_dim") or int(
             self.head_dim * self.config.get("partial_rotary_factor", 1))
         self.frequencies = rope_frequencies(self.config, turned)
         self.turn_magnitude = yarn_magnitude(self.config, "mscale") / yarn_magnitude(self.config, "mscale_all_dim")
@@ -172,9 +172,10 @@ class Oracle:
         q = self.project(h, prefix + "self_attn.q_proj", self.heads)
         k = self.project(h, prefix + "self_attn.k_proj", self.kv_heads)
         v = self.project(h, prefix + "self_attn.v_proj", self.kv_heads)
-        if prefix + "self_attn.q_norm.weight" in self.tensors:
-            q = rms_norm(q, self.weight(prefix + "self_attn.q_norm.weight"), self.epsilon)
-            k = rms_norm(k, self.weight(prefix + "self_attn.k_norm.weight"), self.epsilon)
+        if prefix + "self_attn.q_norm.weight" in self.tensors:  # Of each head, or of all together.
+            q, k = (rms_norm(x.reshape(len(h), -1, len(norm)), norm, self.epsilon).reshape(x.shape) for x, norm in (
+                (q, self.weight(prefix + "self_attn.q_norm.weight")),
+                (k, self.weight(prefix + "self_attn.k_norm.weight"))))
         q, k = self.rope(q, begin), self.rope(k, begin)
         if index in cache:
             k = np.concatenate([cache[index][0], k])
@@ -201,7 +202,8 @@ class Oracle:
     def experts(self, h, prefix, names):
         """Each token goes to the experts that the router scores highest, and adds them up by their scores."""
         scores = h @ self.weight(prefix + "gate.weight").T
-        bias = self.tensors.get(prefix + "gate.e_score_correction_bias")
+        bias = self.tensors.get(prefix + "gate.e_score_correction_bias",
+                                self.tensors.get(prefix + "e_score_correction_bias"))
         if bias is not None:
             shares = 1 / (1 + np.exp(-scores))
         else:

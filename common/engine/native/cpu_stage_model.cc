@@ -43,9 +43,9 @@ CpuStageModel::CpuStageModel(const StageSetup& setup, const kernels::KernelTable
       rotary_(config_),
       attention_scale_(config_.attention_scale()),
       feed_forward_(kernels, sizes_, shard_.experts),
-      heads_(kernels, sizes_),
       latent_attention_(kernels, sizes_, threads_),
-      group_(shard_.rank, options.row_parallel, config_.hidden_size) {}
+      group_(shard_.rank, options.row_parallel, config_.hidden_size),
+      heads_(kernels, sizes_, group_) {}
 
 void CpuStageModel::AllocateScratch() {
   const auto rows = [](int64_t columns) { return std::vector<float>(Floats(kRowBlock, columns)); };
@@ -169,7 +169,7 @@ absl::Status CpuStageModel::Compute(const Batch& batch, const TensorView& in, co
   }
   for (int layer = kv().layer_begin; layer < kv().layer_end; ++layer) {
     if (group_.alone()) {
-      RunLayer(batch, layer, tokens, x);
+      BATON_RETURN_IF_ERROR(RunLayer(batch, layer, tokens, x));
     } else {
       BATON_RETURN_IF_ERROR(RunPartOfLayer(batch, layer, x));
     }
@@ -211,7 +211,7 @@ absl::Status CpuStageModel::Embed(const Batch& batch, float* x) {
   return group_.alone() ? absl::OkStatus() : group_.Sum({x, row});
 }
 
-void CpuStageModel::RunLayer(const Batch& batch, int layer, int tokens, float* x) {
+absl::Status CpuStageModel::RunLayer(const Batch& batch, int layer, int tokens, float* x) {
   const int together = std::min(FeedForward::RowsOf(BlockOf(layer)), tokens);
   std::vector<float>& projected = scratch_.projected;
   projected.resize(std::max(projected.size(), Floats(together, config_.hidden_size)));
@@ -224,7 +224,7 @@ void CpuStageModel::RunLayer(const Batch& batch, int layer, int tokens, float* x
     const int end = std::min(begin + together, tokens);
     for (int block = begin; block < end; block += kRowBlock) {
       const int block_end = std::min(block + kRowBlock, end);
-      Attention(batch, layer, block, block_end, x, projected.data());
+      BATON_RETURN_IF_ERROR(Attention(batch, layer, block, block_end, x, projected.data()));
       add(block, block_end);
     }
     Mlp(layer, begin, end, x, projected.data());
@@ -234,13 +234,15 @@ void CpuStageModel::RunLayer(const Batch& batch, int layer, int tokens, float* x
                              Floats(end - begin, config_.hidden_size));
     }
   }
+  return absl::OkStatus();
 }
 
 absl::Status CpuStageModel::RunPartOfLayer(const Batch& batch, int layer, float* x) {
   const auto blocks = [](IndexRange rows, int size, const auto& run) {
     for (int begin = rows.begin; begin < rows.end; begin += size) {
-      run(begin, std::min(begin + size, rows.end));
+      BATON_RETURN_IF_ERROR(run(begin, std::min(begin + size, rows.end)));
     }
+    return absl::OkStatus();
   };
   const int together = FeedForward::RowsOf(BlockOf(layer));
   const std::span<const IndexRange> chunks = group_.chunks();
@@ -248,14 +250,17 @@ absl::Status CpuStageModel::RunPartOfLayer(const Batch& batch, int layer, float*
     if (layer > kv().layer_begin) {
       BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/true, x));
     }
-    blocks(chunks[chunk], kRowBlock,
-           [&](int begin, int end) { Attention(batch, layer, begin, end, x, group_.Rows(begin)); });
+    BATON_RETURN_IF_ERROR(blocks(chunks[chunk], kRowBlock, [&](int begin, int end) {
+      return Attention(batch, layer, begin, end, x, group_.Rows(begin));
+    }));
     group_.Reduce(chunk);
   }
   for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
     BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/false, x));
-    blocks(chunks[chunk], together,
-           [&](int begin, int end) { Mlp(layer, begin, end, x, group_.Rows(begin)); });
+    BATON_RETURN_IF_ERROR(blocks(chunks[chunk], together, [&](int begin, int end) {
+      Mlp(layer, begin, end, x, group_.Rows(begin));
+      return absl::OkStatus();
+    }));
     group_.Reduce(chunk);
   }
   return absl::OkStatus();
@@ -271,8 +276,8 @@ absl::Status CpuStageModel::FinishSums(size_t chunk, bool ends_layer, float* x) 
   return absl::OkStatus();
 }
 
-void CpuStageModel::Attention(const Batch& batch, int layer, int begin, int end, const float* x,
-                              float* projected) {
+absl::Status CpuStageModel::Attention(const Batch& batch, int layer, int begin, int end,
+                                      const float* x, float* projected) {
   const LayerBlock& block = BlockOf(layer);
   const float* const rows = x + Floats(begin, config_.hidden_size);
   if (config_.latent.kv_rank > 0) {
@@ -284,16 +289,18 @@ void CpuStageModel::Attention(const Batch& batch, int layer, int begin, int end,
          &cos_[angles], &sin_[angles]},
         layer, rows, *pool_, scratch_.attended.data());
   } else {
-    ProjectQkv(block, begin, end - begin, rows);
+    BATON_RETURN_IF_ERROR(ProjectQkv(block, begin, end - begin, rows));
     StoreAndAttend(batch, layer, begin, end - begin);
   }
   block.o->Apply(scratch_.attended.data(), end - begin, projected);
   if (!block.o_bias.empty()) {
     kernels_.add_bias(block.o_bias.data(), end - begin, config_.hidden_size, projected);
   }
+  return absl::OkStatus();
 }
 
-void CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x) {
+absl::Status CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows,
+                                       const float* x) {
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   kernels_.rms_norm(x, block.input_norm.data(), eps, rows, config_.hidden_size,
                     scratch_.normed.data());
@@ -303,7 +310,7 @@ void CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows, con
     kernels_.add_bias(block.qkv_bias.data(), rows, width, scratch_.qkv.data());
   }
   const size_t angles = Floats(begin, rotary_.half_dim());
-  heads_.Apply(block, {scratch_.qkv.data(), rows, &cos_[angles], &sin_[angles]});
+  return heads_.Apply(block, {scratch_.qkv.data(), rows, &cos_[angles], &sin_[angles]});
 }
 
 void CpuStageModel::StoreAndAttend(const Batch& batch, int layer, int begin, int rows) {

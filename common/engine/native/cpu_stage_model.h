@@ -77,7 +77,7 @@ class CpuStageModel final : public StageModel {
   RowPlace PlaceOf(int row) const { return places_[static_cast<size_t>(row)]; }
   absl::Status Embed(const Batch& batch, float* x);
   // `x` is the residual stream of the whole batch.
-  void RunLayer(const Batch& batch, int layer, int tokens, float* x);
+  absl::Status RunLayer(const Batch& batch, int layer, int tokens, float* x);
   // The same with several ranks: the partial sums of one chunk of rows are reduced while the next
   // chunk is computed. The last sums are still under way when it returns; FinishSums waits for
   // them.
@@ -85,13 +85,13 @@ class CpuStageModel final : public StageModel {
   absl::Status FinishSums(size_t chunk, bool ends_layer, float* x);
   // What the two halves of a layer add to rows [begin, end), or this rank's part of it: [rows,
   // hidden].
-  void Attention(const Batch& batch, int layer, int begin, int end, const float* x,
-                 float* projected);
+  absl::Status Attention(const Batch& batch, int layer, int begin, int end, const float* x,
+                         float* projected);
   void Mlp(int layer, int begin, int end, const float* x, float* projected) {
     const size_t first = static_cast<size_t>(begin) * static_cast<size_t>(config_.hidden_size);
     feed_forward_.Apply(BlockOf(layer), x + first, end - begin, projected);
   }
-  void ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x);
+  absl::Status ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x);
   // Stores keys and values in the pages' type and attends to them.
   void StoreAndAttend(const Batch& batch, int layer, int begin, int rows);
   template <typename Element>
@@ -120,12 +120,12 @@ class CpuStageModel final : public StageModel {
   const float attention_scale_;
   StageBlocks stage_;
   FeedForward feed_forward_;
-  HeadPreparation heads_;
   AbsorbedAttention latent_attention_;
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<HostKvMemory> kv_memory_;  // Over the pool's pages.
 
   RankGroup group_;
+  HeadPreparation heads_;
   Scratch scratch_;
   size_t max_tiles_ = 0;  // The most tiles that a sequence has.
   std::vector<RowPlace> places_;

@@ -2,7 +2,11 @@
 #ifndef COMMON_ENGINE_NATIVE_HEAD_ROWS_H_
 #define COMMON_ENGINE_NATIVE_HEAD_ROWS_H_
 
+#include <vector>
+
+#include "absl/status/status.h"
 #include "common/engine/kernels/kernels.h"
+#include "common/engine/ranks/rank_group.h"
 #include "common/engine/weights/stage_weights.h"
 #include "common/model/model_config.h"
 
@@ -18,15 +22,20 @@ struct HeadRows {
 class HeadPreparation {
  public:
   // `sizes` are this rank's.
-  HeadPreparation(const kernels::KernelTable& kernels, const ModelConfig& sizes)
-      : kernels_(kernels), sizes_(sizes) {}
+  HeadPreparation(const kernels::KernelTable& kernels, const ModelConfig& sizes, RankGroup& group)
+      : kernels_(kernels), sizes_(sizes), group_(group) {}
 
-  // Normalises the queries and keys of each head if the model does, and turns them.
-  void Apply(const LayerBlock& block, const HeadRows& rows) const;
+  // Normalises queries and keys if the model does, and turns them. Fails only where ranks sum: over
+  // whole rows of several ranks.
+  absl::Status Apply(const LayerBlock& block, const HeadRows& rows);
 
  private:
+  absl::Status NormWhole(const LayerBlock& block, const HeadRows& rows);
+
   const kernels::KernelTable& kernels_;
   const ModelConfig& sizes_;
+  RankGroup& group_;
+  std::vector<float> squares_;  // [rows, 2]: sums over the queries and over the keys.
 };
 
 }  // namespace baton

@@ -32,6 +32,7 @@ class RankGroup {
       : rank_(rank), options_(options), hidden_(static_cast<size_t>(hidden)) {}
 
   bool alone() const { return rank_.alone(); }
+  int size() const { return rank_.size; }
   // Whether this rank gets the logits.
   bool gathers_logits() const { return rank_.rank == 0; }
 

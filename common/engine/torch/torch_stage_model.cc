@@ -134,7 +134,8 @@ absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
   }
   for (int layer = 0; layer < kv_.layers(); ++layer) {
     const TorchLayer& weights = weights_.layers[static_cast<size_t>(layer)];
-    const at::Tensor heads = Attention(batch, rows, layer, weights, Norm(x, weights.input_norm));
+    BATON_ASSIGN_OR_RETURN(const at::Tensor heads,
+                           Attention(batch, rows, layer, weights, Norm(x, weights.input_norm)));
     BATON_ASSIGN_OR_RETURN(const at::Tensor attended, Project(heads, weights.o, weights.o_bias));
     x = x + attended;
     BATON_ASSIGN_OR_RETURN(const at::Tensor inner,
@@ -245,6 +246,22 @@ at::Tensor TorchStageModel::Norm(const at::Tensor& x, const at::Tensor& weight, 
   return (wide * scale).to(x.scalar_type()) * weight;
 }
 
+// The mean over all ranks' parts, which are equally long; heads that ranks share count alike.
+absl::Status TorchStageModel::NormWhole(const TorchLayer& weights, at::Tensor& queries,
+                                        at::Tensor& keys) {
+  const auto mean = [](const at::Tensor& part) {
+    return part.to(at::kFloat).square().mean({-1}, /*keepdim=*/true);
+  };
+  BATON_ASSIGN_OR_RETURN(const at::Tensor sums, Sum(at::cat({mean(queries), mean(keys)}, -1)));
+  const at::Tensor factors = at::rsqrt(sums / shard_.rank.size + config_.rms_norm_eps);
+  const auto apply = [&](at::Tensor& part, int64_t column, const at::Tensor& weight) {
+    part = (part.to(at::kFloat) * factors.narrow(1, column, 1)).to(part.scalar_type()) * weight;
+  };
+  apply(queries, 0, weights.q_norm);
+  apply(keys, 1, weights.k_norm);
+  return absl::OkStatus();
+}
+
 // Halves of what is turned are paired: (x[i], x[i + dim/2]); the elements behind it stay. `heads`
 // is [tokens, heads, head_dim].
 at::Tensor TorchStageModel::Rotate(const at::Tensor& heads, const Rows& rows) const {
@@ -259,21 +276,24 @@ at::Tensor TorchStageModel::Pages(int layer, int value) const {
   return pages_.select(1, layer).select(1, value);
 }
 
-at::Tensor TorchStageModel::Attention(const Batch& batch, const Rows& rows, int layer,
-                                      const TorchLayer& weights, const at::Tensor& normed) {
+absl::StatusOr<at::Tensor> TorchStageModel::Attention(const Batch& batch, const Rows& rows,
+                                                      int layer, const TorchLayer& weights,
+                                                      const at::Tensor& normed) {
   if (config_.latent.kv_rank > 0) return LatentAttention(batch, rows, layer, weights, normed);
   const int64_t tokens = normed.size(0);
   const at::Tensor qkv = at::linear(normed, weights.qkv, weights.qkv_bias);
-  const auto heads = [&](int64_t begin, int64_t count) {
-    return qkv.narrow(1, begin * config_.head_dim, count * config_.head_dim)
-        .view({tokens, count, config_.head_dim});
+  const int64_t query_size = sizes_.query_size();
+  const int64_t kv_size = sizes_.kv_size();
+  at::Tensor query = qkv.narrow(1, 0, query_size);
+  at::Tensor key = qkv.narrow(1, query_size, kv_size);
+  if (config_.qk_norm_whole) BATON_RETURN_IF_ERROR(NormWhole(weights, query, key));
+  const auto heads = [&](const at::Tensor& columns) {
+    return columns.view({tokens, columns.size(1) / config_.head_dim, config_.head_dim});
   };
-  const int64_t query_heads = sizes_.num_attention_heads;
-  const int64_t kv_heads = sizes_.num_key_value_heads;
-  at::Tensor query = heads(0, query_heads);
-  at::Tensor key = heads(query_heads, kv_heads);
-  const at::Tensor value = heads(query_heads + kv_heads, kv_heads);
-  if (weights.q_norm.defined()) {
+  query = heads(query);
+  key = heads(key);
+  const at::Tensor value = heads(qkv.narrow(1, query_size + kv_size, kv_size));
+  if (config_.qk_norm && !config_.qk_norm_whole) {
     query = Norm(query, weights.q_norm);
     key = Norm(key, weights.k_norm);
   }

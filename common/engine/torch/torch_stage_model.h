@@ -74,8 +74,8 @@ class TorchStageModel final : public StageModel {
                                      const at::Tensor& bias);
   Rows PlaceRows(const Batch& batch) const;
   // Attention and Inner return the input of their row-parallel projection.
-  at::Tensor Attention(const Batch& batch, const Rows& rows, int layer, const TorchLayer& weights,
-                       const at::Tensor& normed);
+  absl::StatusOr<at::Tensor> Attention(const Batch& batch, const Rows& rows, int layer,
+                                       const TorchLayer& weights, const at::Tensor& normed);
   at::Tensor LatentAttention(const Batch& batch, const Rows& rows, int layer,
                              const TorchLayer& weights, const at::Tensor& normed);
   at::Tensor InHalves(const at::Tensor& heads) const;
@@ -88,6 +88,9 @@ class TorchStageModel final : public StageModel {
   absl::StatusOr<at::Tensor> FeedForward(const TorchLayer& weights, const at::Tensor& normed);
   at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const;
   static at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+  // Normalises all queries, and all keys, of a token together: `heads` are [tokens, columns], of
+  // which this rank has a part.
+  absl::Status NormWhole(const TorchLayer& weights, at::Tensor& queries, at::Tensor& keys);
   at::Tensor Rotate(const at::Tensor& heads, const Rows& rows) const;
   absl::Status TellLogits(const Batch& batch, const at::Tensor& x, std::span<float> logits);
   // [rows, vocab] float32 in host memory; undefined on ranks without logits.

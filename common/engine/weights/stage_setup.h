@@ -67,7 +67,7 @@ struct DecoderLayer {
   // stream: [q_rank + row, hidden], or queries in place of the q_rank.
   Matrix qkv;
   Vector qkv_bias;             // [query_size + 2 * kv_size]
-  Vector q_norm, k_norm;       // [head_dim]; with latent attention [q_rank] and [kv_rank].
+  Vector q_norm, k_norm;       // By head or whole; with latent attention [q_rank] and [kv_rank].
   Matrix q_b;                  // [heads * key_dim, q_rank]; if latent attention has a q_rank.
   Heads kv_b;                  // Latent attention's.
   Matrix o;                    // [hidden, attended_size]

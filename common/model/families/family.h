@@ -38,6 +38,7 @@ extern const Family kMixtral;
 extern const Family kDeepSeekV2;
 extern const Family kDeepSeekV3;
 extern const Family kGlm4Moe;
+extern const Family kMiniMaxM2;
 
 std::span<const Family* const> Families();
 
