@@ -59,7 +59,8 @@ class Fp8Test : public ::testing::TestWithParam<std::tuple<const char*, Scales>>
 INSTANTIATE_TEST_SUITE_P(
     Families, Fp8Test,
     ::testing::Combine(::testing::Values("Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
-                                         "DeepseekV3ForCausalLM", "MiniMaxM2ForCausalLM"),
+                                         "DeepseekV3ForCausalLM", "MiniMaxM2ForCausalLM",
+                                         "Phi3ForCausalLM"),
                        ::testing::Values(Scales::kBlocks, Scales::kRows, Scales::kTensor)));
 
 TEST_P(Fp8Test, BitsAreThoseOfTheFloat32Values) {

@@ -67,6 +67,8 @@ constexpr ParityRow kVariants[] = {
     {"glm4_moe", kTorch, {2, 1}, false, 1, kNative, 2, kFloat32, kFloat32},
     {"minimax_m2", kNative, {2, 2}, true, 8, kNative, 4, kFloat32, kFloat32},
     {"minimax_m2", kTorch, {2, 2}, false, 4, kNative, 1, kFloat32, kFloat32},
+    {"phi3", kNative, {2, 2}, true, 2, kTorch, 4, kFloat32, kFloat32},
+    {"phi3", kTorch, {2, 1}, false, 1, kNative, 2, kFloat32, kFloat32},
 };
 
 class ParityMatrixTest : public ::testing::TestWithParam<ParityRow> {};

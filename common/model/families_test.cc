@@ -1,5 +1,5 @@
-// Configurations of GLM-4 and MiniMax-M2: published numbers, what is refused by which name, and
-// fingerprints.
+// Configurations of GLM-4, MiniMax-M2 and Phi-3: published numbers, what is refused by which name,
+// and fingerprints.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -274,6 +274,114 @@ TEST(MiniMaxM2Test, RanksHaveTheirPartsOfTheNorms) {
     EXPECT_EQ(weights.k_norm->rows, kv);
     EXPECT_EQ(shard.sizes.q_norm_size(), queries);
   }
+}
+
+// config.json of Phi-4-mini-instruct, with equal divisors.
+Json Phi4Mini() {
+  const std::vector<double> ones(48, 1);
+  return {{"architectures", Json::array({"Phi3ForCausalLM"})},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"bos_token_id", 199999},
+          {"embd_pdrop", 0.0},
+          {"eos_token_id", 199999},
+          {"full_attn_mod", 1},
+          {"hidden_act", "silu"},
+          {"hidden_size", 3072},
+          {"intermediate_size", 8192},
+          {"interpolate_factor", 1},
+          {"lm_head_bias", false},
+          {"max_position_embeddings", 131072},
+          {"mlp_bias", false},
+          {"model_type", "phi3"},
+          {"num_attention_heads", 24},
+          {"num_hidden_layers", 32},
+          {"num_key_value_heads", 8},
+          {"original_max_position_embeddings", 4096},
+          {"partial_rotary_factor", 0.75},
+          {"resid_pdrop", 0.0},
+          {"rms_norm_eps", 1e-5},
+          {"rope_scaling", {{"long_factor", ones}, {"short_factor", ones}, {"type", "longrope"}}},
+          {"rope_theta", 10000.0},
+          {"sliding_window", 262144},
+          {"tie_word_embeddings", true},
+          {"torch_dtype", "bfloat16"},
+          {"vocab_size", 200064}};
+}
+
+TEST(Phi3Test, HasItsPublishedNumbers) {
+  const ModelConfig mini = Parse(Phi4Mini());
+  EXPECT_EQ(mini.Parameters(), 3836021760);
+  EXPECT_EQ(mini.rope_dim(), 96);
+  EXPECT_EQ(mini.sliding_window, 0) << "longer than the context";
+  EXPECT_EQ(mini.max_position_embeddings, 4096) << "from there on longrope depends on the length";
+  Json json = Phi4Mini();  // Phi-4.
+  for (const char* key : {"rope_scaling", "partial_rotary_factor"}) json.erase(key);
+  json["hidden_size"] = 5120;
+  json["intermediate_size"] = 17920;
+  json["num_attention_heads"] = 40;
+  json["num_key_value_heads"] = 10;
+  json["num_hidden_layers"] = 40;
+  json["max_position_embeddings"] = 16384;
+  json["vocab_size"] = 100352;
+  json["bos_token_id"] = json["eos_token_id"] = 100257;
+  json["sliding_window"] = 2047;
+  json["tie_word_embeddings"] = false;
+  const ModelConfig phi4 = Parse(json);
+  EXPECT_EQ(phi4.Parameters(), 14659507200);
+  EXPECT_EQ(phi4.rope_dim(), 128);
+  EXPECT_EQ(phi4.sliding_window, 2047);
+}
+
+// A tensor that several projections are parts of is read, hashed and written once.
+TEST(Phi3Test, ProjectionsArePartsOfStoredMatrices) {
+  const ModelConfig config = Parse(Phi4Mini());
+  const LayerWeights whole = LayerWeightsOf(config, 1);
+  EXPECT_EQ(whole.k.name, "model.layers.1.self_attn.qkv_proj.weight");
+  EXPECT_EQ(whole.k.shape, (std::vector<int64_t>{5120, 3072}));
+  EXPECT_EQ(whole.k.rows, (IndexRange{3072, 4096}));
+  EXPECT_EQ(whole.mlp->up.rows, (IndexRange{8192, 16384}));
+  const ModelShard shard = *ShardModel(config, {1, 4});
+  const LayerWeights part = LayerWeightsOf(config, shard, 1);
+  EXPECT_EQ(part.q.rows, (IndexRange{6 * 128, 12 * 128}));
+  EXPECT_EQ(part.v.rows, (IndexRange{4096 + 2 * 128, 4096 + 4 * 128}));
+  EXPECT_EQ(part.mlp->gate.rows, (IndexRange{2048, 4096}));
+  EXPECT_EQ(part.mlp->up.rows, (IndexRange{8192 + 2048, 8192 + 4096}));
+  EXPECT_EQ(part.mlp->down.columns, (IndexRange{2048, 4096}));
+  std::vector<std::string> names;
+  for (const WeightSpec& spec : StageWeights(config, 1, 2)) {
+    names.push_back(spec.name.substr(std::string("model.layers.1.").size()));
+    EXPECT_FALSE(spec.rows.has_value());
+  }
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"input_layernorm.weight", "self_attn.qkv_proj.weight",
+                                      "self_attn.o_proj.weight", "post_attention_layernorm.weight",
+                                      "mlp.gate_up_proj.weight", "mlp.down_proj.weight"}));
+}
+
+TEST(Phi3Test, WhatDecidesTheMathematicsIsInTheFingerprint) {
+  ExpectOtherFingerprints(Phi4Mini(),
+                          {{"sliding_window", 2047}, {"original_max_position_embeddings", 8192}});
+  Json plain = Phi4Mini();
+  plain.erase("rope_scaling");
+  ExpectOtherFingerprints(plain, {{"partial_rotary_factor", 0.5}});
+}
+
+TEST(Phi3Test, RefusesByName) {
+  ExpectRefused(
+      Phi4Mini(),
+      {{"partial_rotary_factor", 0.5, "\"rope_scaling.short_factor\" must list 32 numbers"},
+       {"original_max_position_embeddings", nullptr,
+        "\"original_max_position_embeddings\" is missing"},
+       {"rope_scaling",
+        {{"type", "yarn"}, {"factor", 4.0}},
+        "\"rope_scaling.type\" is \"yarn\"; supported for Phi-3"},
+       {"attention_bias", true, "\"attention_bias\" is not supported for Phi-3"},
+       {"lm_head_bias", true, "\"lm_head_bias\" is not supported for Phi-3"},
+       {"mlp_bias", true, "\"mlp_bias\" would change"},
+       {"rms_norm_eps", nullptr, "\"rms_norm_eps\" is missing"},
+       {"sliding_window", 0, "\"sliding_window\" must be between 1"},
+       {"num_key_value_heads", 5, "\"num_key_value_heads\" is 5, which does not divide"}});
 }
 
 }  // namespace

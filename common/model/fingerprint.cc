@@ -129,7 +129,7 @@ absl::StatusOr<ModelFingerprint> FingerprintStage(WeightReader& reader, const Mo
   fingerprint.config_hash = ConfigFingerprint(config);
   for (int layer = layer_begin; layer < layer_end; ++layer) {
     BATON_ASSIGN_OR_RETURN(fingerprint.layer_hashes[layer],
-                           HashTensors(reader, LayerWeightsOf(config, layer).All()));
+                           HashTensors(reader, WholeTensors(LayerWeightsOf(config, layer).All())));
   }
   if (layer_begin == 0) {
     BATON_ASSIGN_OR_RETURN(fingerprint.embedding_hash,

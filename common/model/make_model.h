@@ -32,7 +32,7 @@ struct RandomModelOptions {
   int vocab_size = 300;
   int max_position_embeddings = 16384;
   double rope_theta = 10000;
-  int sliding_window = 0;            // Mistral's and Mixtral's; 0: none.
+  int sliding_window = 0;            // Mistral's, Mixtral's, Phi-3's; 0: none.
   bool biases = false;               // Llama's attention_bias and mlp_bias, Qwen3's attention_bias.
   bool llama3_rope_scaling = false;  // Factor 8 over a quarter of max_position_embeddings.
   bool tie_word_embeddings = false;

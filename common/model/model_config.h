@@ -111,6 +111,8 @@ struct ModelConfig {
   int rotated = 0;        // Position turns so many first elements of a head; 0: all.
   // One RMSNorm over all queries of a token and one over all its keys, instead of each head's.
   bool qk_norm_whole = false;
+  // Queries, keys and values are stored as one matrix, and gate and up of a dense layer as another.
+  bool fused = false;
   LatentAttention latent;
   Experts experts;
   // Projections of the layers may be FP8 (e4m3) with scales. A router and what is no matrix never

@@ -118,7 +118,9 @@ void AddFeatures(const RandomModelOptions& options, Json& config) {
     config["num_local_experts"] = options.num_experts;
     config["num_experts_per_tok"] = options.num_experts_per_tok;
   }
-  if (name == kMixtral.architecture || name == kMistral.architecture) {
+  if (name == kPhi3.architecture) config["partial_rotary_factor"] = 0.75;  // As Phi-4-mini.
+  if (name == kMixtral.architecture || name == kMistral.architecture ||
+      name == kPhi3.architecture) {
     config["sliding_window"] =
         options.sliding_window > 0 ? Json(options.sliding_window) : Json(nullptr);
   }

@@ -1,5 +1,6 @@
 #include "common/model/weight_names.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <utility>
 
@@ -71,12 +72,30 @@ GatedWeights GatedWeightsOf(const ModelConfig& config, const std::string& prefix
   return weights;
 }
 
+// Makes the projections parts of one stored matrix, in this order.
+void FuseRows(const ModelConfig& config, const std::string& name,
+              std::initializer_list<WeightSpec*> specs) {
+  int rows = 0;
+  for (WeightSpec* const spec : specs) {
+    const int begin = rows;
+    rows += static_cast<int>(spec->shape[0]);
+    spec->rows = IndexRange{begin, rows};
+    spec->name = name;
+  }
+  for (WeightSpec* const spec : specs) spec->shape[0] = rows;
+  MayBeFp8(config, specs);
+}
+
 // The feed-forward layer of a sparse layer, or of a dense one.
 void AddFeedForward(const ModelConfig& config, int layer, LayerWeights& weights) {
   const std::string prefix = absl::StrCat("model.layers.", layer, ".");
   if (!config.sparse(layer)) {
     const std::string mlp = prefix + "mlp.";
     weights.mlp = GatedWeightsOf(config, mlp, config.intermediate_size, {});
+    if (config.fused) {
+      const std::string name = mlp + "gate_up_proj.weight";
+      FuseRows(config, name, {&weights.mlp->gate, &weights.mlp->up});
+    }
     if (config.mlp_bias) {
       weights.mlp->gate_bias = {mlp + "gate_proj.bias", {config.intermediate_size}};
       weights.mlp->up_bias = {mlp + "up_proj.bias", {config.intermediate_size}};
@@ -142,6 +161,9 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
     weights.k = spec("self_attn.k_proj.weight", {kv, hidden});
     weights.v = spec("self_attn.v_proj.weight", {kv, hidden});
   }
+  if (config.fused) {
+    FuseRows(config, prefix + "self_attn.qkv_proj.weight", {&weights.q, &weights.k, &weights.v});
+  }
   if (config.qkv_bias) {
     weights.q_bias = spec("self_attn.q_proj.bias", {query});
     weights.k_bias = spec("self_attn.k_proj.bias", {kv});
@@ -165,7 +187,10 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, const ModelShard& shard, 
     return IndexRange{heads.begin * of_head, heads.end * of_head};
   };
   const auto give_rows = [](IndexRange rows, std::initializer_list<WeightSpec*> specs) {
-    for (WeightSpec* const spec : specs) spec->rows = rows;
+    for (WeightSpec* const spec : specs) {
+      const int first = spec->rows.has_value() ? spec->rows->begin : 0;
+      spec->rows = IndexRange{first + rows.begin, first + rows.end};
+    }
   };
   const IndexRange query = elements(shard.query_heads, config.head_dim);
   const IndexRange kv = elements(shard.kv_heads, config.head_dim);
@@ -225,6 +250,13 @@ WeightSpec HeadWeight(const ModelConfig& config) {
   return {"lm_head.weight", {config.vocab_size, config.hidden_size}};
 }
 
+std::vector<WeightSpec> WholeTensors(std::vector<WeightSpec> specs) {
+  const auto others = std::ranges::unique(specs, {}, &WeightSpec::name);
+  specs.erase(others.begin(), others.end());
+  for (WeightSpec& spec : specs) spec.rows = spec.columns = std::nullopt;
+  return specs;
+}
+
 std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin, int layer_end) {
   std::vector<WeightSpec> all;
   if (layer_begin == 0) all.push_back(EmbeddingWeight(config));
@@ -236,7 +268,7 @@ std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin,
     const bool shared = config.tie_word_embeddings && layer_begin == 0;
     if (!shared) all.push_back(HeadWeight(config));
   }
-  return all;
+  return WholeTensors(std::move(all));
 }
 
 std::vector<int64_t> Fp8Blocks(const std::vector<int64_t>& shape) {

@@ -19,7 +19,8 @@ namespace baton {
 struct WeightSpec {
   std::string name;
   std::vector<int64_t> shape;  // The whole tensor's. Matrices are [outputs, inputs].
-  // A rank's part of it; nothing: all. A vector has rows alone.
+  // The part of it that is meant, a rank's or one of several projections'; nothing: all. A vector
+  // has rows alone.
   std::optional<IndexRange> rows = std::nullopt;
   std::optional<IndexRange> columns = std::nullopt;
   // The tensor of the scales if this one is stored as FP8; "": it can't be.
@@ -75,6 +76,10 @@ WeightSpec EmbeddingWeight(const ModelConfig& config);
 WeightSpec FinalNormWeight(const ModelConfig& config);
 // lm_head, or the embeddings when tied.
 WeightSpec HeadWeight(const ModelConfig& config);
+
+// The tensors that `specs` are parts of, each once and whole. Parts of one stand side by side, as
+// in LayerWeights::All.
+std::vector<WeightSpec> WholeTensors(std::vector<WeightSpec> specs);
 
 // Everything that the stage of layers [layer_begin, layer_end) reads, each tensor once.
 std::vector<WeightSpec> StageWeights(const ModelConfig& config, int layer_begin, int layer_end);

@@ -34,6 +34,7 @@ absl::StatusOr<std::string> ArchitectureOf(const std::string& family) {
       {"deepseek-v3", "DeepseekV3ForCausalLM"},
       {"glm4-moe", "Glm4MoeForCausalLM"},
       {"minimax-m2", "MiniMaxM2ForCausalLM"},
+      {"phi3", "Phi3ForCausalLM"},
   };
   for (const auto& [name, architecture] : kFamilies) {
     if (name == family) return std::string(architecture);

@@ -1,5 +1,6 @@
-"""Models with experts, windows and FP8 weights through whole clusters: greedy tokens equal the oracle's apart and
-colocated, with stages and ranks, and a checkpoint that lacks an expert is refused before anything starts."""
+"""Models with experts, windows, fused projections and FP8 weights through whole clusters: greedy tokens equal the
+oracle's apart and colocated, with stages and ranks, and a checkpoint that lacks an expert is refused before anything
+starts."""
 
 import json
 import pathlib
@@ -23,7 +24,8 @@ FAMILIES = {"qwen3-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 
             "deepseek-v2": {"experts": 6, "experts-per-token": 2, "expert-size": 40},
             "deepseek-v3": {"experts": 16, "experts-per-token": 4, "expert-size": 40},
             "glm4-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 40},
-            "minimax-m2": {"experts": 10, "experts-per-token": 3, "intermediate-size": 48}}
+            "minimax-m2": {"experts": 10, "experts-per-token": 3, "intermediate-size": 48},
+            "phi3": {"sliding-window": 120}}
 
 
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}

@@ -1,4 +1,4 @@
-"""A plain float32 forward of Llama, Qwen, Mistral, Mixtral, DeepSeek, GLM and MiniMax checkpoints in numpy:
+"""A plain float32 forward of Llama, Qwen, Mistral, Mixtral, DeepSeek, GLM, MiniMax and Phi checkpoints in numpy:
 greedy continuation, with penalties and biases by their definition, and log-probabilities of a prompt."""
 
 import json
@@ -89,13 +89,24 @@ class Oracle:
         self.kv_heads = self.config["num_key_value_heads"]
         self.head_dim = self.config.get("head_dim") or self.config["hidden_size"] // self.heads
         self.layers = self.config["num_hidden_layers"]
+        self.split_fused()
         self.epsilon = self.config["rms_norm_eps"]
-        self.window = self.config.get("sliding_window") if "istral" in self.config["architectures"][0] else None
+        windowed = self.config.get("model_type") in ("mistral", "mixtral", "phi3")
+        self.window = self.config.get("sliding_window") if windowed else None
         self.latent = self.config.get("kv_lora_rank")
         turned = self.config.get("qk_rope_head_dim") or self.config.get("rotary_dim") or int(
             self.head_dim * self.config.get("partial_rotary_factor", 1))
         self.frequencies = rope_frequencies(self.config, turned)
         self.turn_magnitude = yarn_magnitude(self.config, "mscale") / yarn_magnitude(self.config, "mscale_all_dim")
+
+    def split_fused(self):
+        """Makes tensors of their own of projections that are stored as one, as Phi-3's are."""
+        query, kv, inner = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.config["intermediate_size"]
+        for fused, ends in (("qkv_proj", {"q_proj": query, "k_proj": query + kv, "v_proj": query + 2 * kv}),
+                            ("gate_up_proj", {"gate_proj": inner, "up_proj": 2 * inner})):
+            for name in [name for name in self.tensors if name.endswith(fused + ".weight")]:
+                parts = np.split(self.tensors.pop(name), list(ends.values())[:-1])
+                self.tensors.update({name.replace(fused, part): rows for part, rows in zip(ends, parts)})
 
     def weight(self, name):
         return self.tensors[name]

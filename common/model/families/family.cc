@@ -16,9 +16,9 @@ constexpr int64_t kMaxExpertsOfAllLayers = int64_t{1} << 16;
 std::span<const Family* const> Families() {
   // A table, not self-registering objects: those vanish when a static library is linked without
   // alwayslink, and only in the shipped binary.
-  static constexpr const Family* kFamilies[] = {&kLlama,   &kQwen2,    &kQwen3,      &kQwen3Moe,
-                                                &kMistral, &kMixtral,  &kDeepSeekV2, &kDeepSeekV3,
-                                                &kGlm4Moe, &kMiniMaxM2};
+  static constexpr const Family* kFamilies[] = {&kLlama,   &kQwen2,     &kQwen3,      &kQwen3Moe,
+                                                &kMistral, &kMixtral,   &kDeepSeekV2, &kDeepSeekV3,
+                                                &kGlm4Moe, &kMiniMaxM2, &kPhi3};
   return kFamilies;
 }
 

@@ -39,6 +39,7 @@ extern const Family kDeepSeekV2;
 extern const Family kDeepSeekV3;
 extern const Family kGlm4Moe;
 extern const Family kMiniMaxM2;
+extern const Family kPhi3;
 
 std::span<const Family* const> Families();
 
