@@ -150,6 +150,29 @@ TEST(FingerprintTest, OneChangedByteChangesOneLayer) {
   EXPECT_EQ(after.config_hash, before.config_hash);
 }
 
+// Processes of two versions serve one model together only if both hash it alike.
+TEST(FingerprintTest, IsThatOfOlderVersions) {
+  struct Known {
+    const char* architecture;
+    uint64_t config, layer;
+  };
+  for (const Known& known :
+       {Known{"LlamaForCausalLM", 6849734216383156144u, 16322114717704222970u},
+        {"Qwen2ForCausalLM", 6399448667843903179u, 14350598816993100296u},
+        {"Qwen3ForCausalLM", 13672576586583858406u, 17790028817117714122u},
+        {"Qwen3MoeForCausalLM", 5055328576568817310u, 18150349727766946823u},
+        {"MistralForCausalLM", 1459127873687919843u, 16322114717704222970u},
+        {"MixtralForCausalLM", 10232631961040486278u, 16276692361741402468u},
+        {"DeepseekV2ForCausalLM", 816307706392576015u, 2478748929949694382u},
+        {"DeepseekV3ForCausalLM", 13680126872922632203u, 14704801697236956546u}}) {
+    const Model model(known.architecture,
+                      {.architecture = known.architecture, .num_hidden_layers = 2, .fp8 = true});
+    const ModelFingerprint fingerprint = model.Fingerprint(1, 2);
+    EXPECT_EQ(fingerprint.config_hash, known.config) << known.architecture;
+    EXPECT_EQ(fingerprint.layer_hashes.at(1), known.layer) << known.architecture;
+  }
+}
+
 TEST(FingerprintTest, ConfigCountsWhatChangesLogitsOnly) {
   ModelConfig config = Model("config", {}).config;
   const uint64_t before = ConfigFingerprint(config);

@@ -87,10 +87,14 @@ absl::Status Info(const std::string& model_path) {
       absl::StrCat(model.vocab_size,
                    model.tie_word_embeddings ? " tokens, tied embeddings" : " tokens"));
   row("context", absl::StrCat(model.max_position_embeddings, " tokens"));
-  row("rope", absl::StrCat("theta ", model.rope_theta, model.rope_scaling.has_value() ? ", " : "",
-                           model.rope_scaling.has_value()
-                               ? absl::StrCat(RopeKindName(model.rope_scaling->kind), " scaling")
-                               : ""));
+  row("rope",
+      absl::StrCat("theta ", model.rope_theta, model.rope_scaling.has_value() ? ", " : "",
+                   model.rope_scaling.has_value()
+                       ? absl::StrCat(RopeKindName(model.rope_scaling->kind), " scaling")
+                       : "",
+                   model.rotated > 0 ? absl::StrCat(", over ", model.rotated, " of a head's ",
+                                                    model.head_dim, " elements")
+                                     : ""));
   row("end of sequence", absl::StrJoin(model.eos_token_ids, ", "));
   row("torch_dtype", model.torch_dtype.empty() ? "not said" : model.torch_dtype);
   const auto kv_bytes = [&](ElementType type) {

@@ -1,5 +1,6 @@
-"""Models with experts, windows, fused projections and FP8 weights through whole clusters: greedy tokens equal the oracle's apart and
-colocated, with stages and ranks, and a checkpoint that lacks an expert is refused before anything starts."""
+"""Models with experts, windows, fused projections and FP8 weights through whole clusters: greedy tokens equal the
+oracle's apart and colocated, with stages and ranks, and a checkpoint that lacks an expert is refused before anything
+starts."""
 
 import json
 import pathlib
@@ -115,6 +116,18 @@ def test_info_tells_the_experts_of_a_model(tmp_path):
     text = info(clusters.make_model(tmp_path / "model", family="qwen3-moe", layers=4, **FAMILIES["qwen3-moe"]))
     assert "10, 3 for each token, of size 40, in 4 layers" in text, text
     assert "of which a token uses" in text, text
+
+
+def test_info_tells_how_much_of_a_head_is_turned(tmp_path):
+    text = info(clusters.make_model(tmp_path / "model", family="glm4-moe", layers=2, experts=4))
+    assert "rope                   theta 10000, over 8 of a head's 16 elements" in text, text
+
+
+def test_validate_finds_nothing_wrong(model):
+    result = subprocess.run([clusters.BATON, "validate", "--model-path", model, "--pp-size", "2", "--tp-size", "2",
+                             "--page-size", "16", "--kv-cache-tokens", "8192"], capture_output=True, text=True,
+                            check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def published(directory, **config):

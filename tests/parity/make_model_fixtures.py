@@ -11,7 +11,8 @@ or those that are named:
     venv/bin/python tests/parity/make_model_fixtures.py common/engine/testdata/parity [NAME...]
 
 "yarn" was made with transformers 4.46.3 and torch 1.13. qwen3_moe, qwen3_moe_step, mixtral, mistral,
-llama_bias, qwen3_moe_fp8, DeepSeek's, glm4_moe, minimax_m2 and phi3 were made with transformers 5.24.0 and torch 2.15.0; expected.json says so.
+llama_bias, qwen3_moe_fp8, DeepSeek's, glm4_moe, minimax_m2 and phi3 were made with transformers 5.24.0 and torch
+2.15.0; expected.json says so.
 Older transformers are wrong for DeepSeek (groups that are masked with 0, V2 without YaRN's factor of the scores).
 """
 
