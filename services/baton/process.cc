@@ -29,6 +29,17 @@
 #include "common/net/host.h"
 
 namespace baton {
+
+std::string UtcText(int64_t unix_us) {
+  const auto seconds = static_cast<time_t>(unix_us / 1'000'000);
+  tm calendar{};
+  char text[32] = "";
+  if (gmtime_r(&seconds, &calendar) != nullptr) {
+    (void)strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &calendar);
+  }
+  return absl::StrFormat("%s.%03d UTC", text, unix_us / 1000 % 1000);
+}
+
 namespace {
 
 constexpr int64_t kPollNanoseconds = 100'000'000;

@@ -31,6 +31,9 @@ int ExitCodeOf(const absl::Status& status);
 // command prints who goes is no reason to end.
 void PrepareDescriptors();
 
+// "2026-11-23 17:08:27.289 UTC"
+std::string UtcText(int64_t unix_us);
+
 // Puts a queue between what this process prints and its reader (common/base/output_queue.h). A line
 // that says how many are missing is a log line of `name`. Before threads start.
 absl::Status QueueProcessOutput(const v1::Options& options, const std::string& name);

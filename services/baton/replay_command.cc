@@ -9,8 +9,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/time/time.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "services/baton/commands.h"
@@ -52,8 +50,7 @@ class OtherPick {
 
 void PrintDecision(const LoggedDecision& logged, OtherPick& other) {
   const router::Considered& considered = *logged.decision.considered;
-  const std::string when = absl::FormatTime(
-      "%Y-%m-%d %H:%M:%E3S UTC", absl::FromUnixMillis(logged.unix_ms), absl::UTCTimeZone());
+  const std::string when = UtcText(logged.unix_ms * 1000);
   std::printf("request %s, attempt %d, %s: %d prompt tokens, policy %s, %s\n",
               logged.request_id.c_str(), logged.decision.attempt, when.c_str(),
               considered.asked.prompt_tokens, logged.policy.c_str(), logged.outcome.c_str());

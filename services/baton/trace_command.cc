@@ -1,12 +1,10 @@
 // `baton trace`: the timeline of a real run, from the spans that its stages wrote.
 #include <cstdint>
 #include <cstdio>
-#include <ctime>
 #include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "services/baton/commands.h"
 #include "services/timeline/span_file.h"
@@ -14,17 +12,6 @@
 
 namespace baton {
 namespace {
-
-// "2026-11-23 17:08:27.289 UTC"
-std::string UtcText(int64_t unix_us) {
-  const auto seconds = static_cast<time_t>(unix_us / 1'000'000);
-  tm calendar{};
-  char text[32] = "";
-  if (gmtime_r(&seconds, &calendar) != nullptr) {
-    (void)strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &calendar);
-  }
-  return absl::StrFormat("%s.%03d UTC", text, unix_us / 1000 % 1000);
-}
 
 size_t ChunksOf(const timeline::Timeline& drawn) {
   size_t chunks = 0;
