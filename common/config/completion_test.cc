@@ -53,7 +53,7 @@ std::vector<std::string> Offered(const std::vector<std::string>& words) {
 }
 
 TEST(CompletionTest, BashOffersCommandsThenTheirFlags) {
-  EXPECT_THAT(Offered({"baton", "r"}), ElementsAre("router"));
+  EXPECT_THAT(Offered({"baton", "r"}), ElementsAre("router", "replay"));
   EXPECT_THAT(Offered({"baton", "model", ""}), ElementsAre("info", "make"));
   EXPECT_THAT(Offered({"baton", "completion", "z"}), ElementsAre("zsh"));
   EXPECT_THAT(Offered({"baton", "worker", "--pp-r"}), ElementsAre("--pp-rank"));

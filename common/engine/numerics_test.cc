@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Families, NumericsTest,
                          ::testing::Values("Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
                                            "DeepseekV3ForCausalLM"));
 
-// Of a dense model: rounding has others choose other experts.
+// In a dense model: in a sparse one rounding has tokens choose other experts.
 TEST_F(DenseNumericsTest, AutoIsAsNearToFloat32AsRoundedActivationsAre) {
   const std::string path = Model("Qwen3ForCausalLM");
   ExecutorOptions wide = OptionsOf(path, CpuNumerics::kAuto);

@@ -147,7 +147,7 @@ class Summary {
   size_t differ_ = 0;
   std::map<std::string, size_t> by_policy_;
   std::vector<double> ratios_;
-  double predicted_ms_ = 0;  // Of all that were picked,
+  double predicted_ms_ = 0;  // All that were picked,
   double came_ms_ = 0;       // and of those that had a first token.
   double took_ms_ = 0;
   double other_ms_ = 0;

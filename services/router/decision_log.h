@@ -22,7 +22,7 @@ namespace baton::router {
 struct LoggedDecision {
   std::string request_id;
   std::string policy;   // As --load-balance-policy has it.
-  int64_t unix_ms = 0;  // Of the choice.
+  int64_t unix_ms = 0;  // When it was chosen.
   std::string outcome;  // "ok", or the request's error.
   Decision decision;
 };
@@ -34,7 +34,7 @@ absl::StatusOr<LoggedDecision> ParseDecision(std::string_view line);
 
 class DecisionLog {
  public:
-  static constexpr int64_t kMostBytes = int64_t{1} << 30;  // Of the file.
+  static constexpr int64_t kMostBytes = int64_t{1} << 30;  // The file holds no more.
 
   // Appends to the file, which only its owner and group can read: it says who asked for what, when.
   static absl::StatusOr<std::shared_ptr<DecisionLog>> Open(const std::string& path, Policy policy);

@@ -51,7 +51,7 @@ struct RouterConfig {
   int64_t max_request_bytes = 16 << 20;
   int max_requests = 4096;
   int max_waiting = 4096;    // Requests in flight that wait for a pair.
-  int64_t max_queue_ms = 0;  // Of those that wait for room; 0: until their deadline.
+  int64_t max_queue_ms = 0;  // How long requests may wait for room; 0: until their deadline.
   int64_t pairing_timeout_ms = 10'000;
   int max_resumes = 2;
   int64_t heartbeat_interval_ms = 500;

@@ -25,7 +25,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Of `upper` rows in the first tile of a pass, and `lower` in the second; 0: it has none.
+// The first tile of a pass has `upper` rows, the second `lower`; 0: there is no second.
 void Configure(int upper, int lower) {
   TileConfig config;
   const auto set = [&config](int tile, int rows) {

@@ -16,7 +16,8 @@ namespace baton {
 std::unique_ptr<Linear> MakeNativeLinear(int outputs, int inputs, ElementType weights,
                                          const kernels::KernelTable& table, ThreadPool& pool);
 
-// Of bfloat16 weights, by kernels::LinearAmx: batch invariant, with bits of its own. If RunsAmx().
+// The same for bfloat16 weights by kernels::LinearAmx, if RunsAmx(). Batch invariant, with bits of
+// its own.
 std::unique_ptr<Linear> MakeAmxLinear(int outputs, int inputs, const kernels::KernelTable& table,
                                       ThreadPool& pool);
 

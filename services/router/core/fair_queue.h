@@ -31,7 +31,7 @@ namespace baton::router {
 class FairQueue {
  public:
   FairQueue() = default;
-  FairQueue(FairQueue&&) = default;  // Of places, which point at shares, there is no copy.
+  FairQueue(FairQueue&&) = default;  // No copy: places point at shares.
   FairQueue& operator=(FairQueue&&) = default;
 
   // A token of an answer, in tokens of a prompt.
@@ -50,15 +50,16 @@ class FairQueue {
   void Remove(const std::string& tenant, Turn turn);  // Nothing if it does not wait.
   // One of its requests is given to workers, for so much work; its tag.
   double Begin(const std::string& tenant, int64_t work);
-  // Of a request with that tag the prompt is computed. `more` work it was than it was begun for.
+  // The prompt of a request with that tag is computed. It was `more` work than it was begun for.
   void Through(const std::string& tenant, double tag, int64_t work, int64_t more);
   // It is served what was not known when it began.
   void Serve(const std::string& tenant, int64_t work);
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  // Not empty.
-  uint64_t First() const {
+  // The call that is next, if one waits.
+  std::optional<uint64_t> Next() const {
+    if (order_.empty()) return std::nullopt;
     return std::get<const Share*>(*order_.begin())->waiting.begin()->second;
   }
   // Requests that would be served before one that the tenant adds behind its own.

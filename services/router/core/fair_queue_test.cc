@@ -27,7 +27,7 @@ class FairQueueTest : public ::testing::Test {
   }
   // The first one is served, and stays.
   uint64_t Serve(int64_t work) {
-    const uint64_t call = queue_.First();
+    const uint64_t call = *queue_.Next();
     const auto& [tenant, turn] = requests_.at(call);
     queue_.Remove(tenant, turn);
     queue_.Through(tenant, queue_.Begin(tenant, work), work, 0);

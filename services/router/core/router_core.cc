@@ -1,6 +1,7 @@
 #include "services/router/core/router_core.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -299,14 +300,16 @@ void RouterCore::Handle(const Event& event, int64_t now_us, std::vector<Action>&
   if (state_->pause.NextUs() == kNeverUs) state_->pause.Begin(now_us);
   const uint64_t changes = state_->pairing.changes();
   const uint64_t served = state_->served;
+  const std::optional<uint64_t> next = state_->waiting.Next();
   state_->pairing.Advance(now_us);
   state_->NoticePause();
   std::visit([this](const auto& e) { state_->On(e); }, event);
   state_->EndDrain();
   state_->TellWatches();
-  // By far the most events are tokens; few of them make room, or end a probation.
+  // By far the most events are tokens; few of them make room, end a probation, or have another
+  // tenant be next.
   if (changes != state_->pairing.changes() || served != state_->served ||
-      !std::holds_alternative<TokenReceived>(event)) {
+      next != state_->waiting.Next() || !std::holds_alternative<TokenReceived>(event)) {
     state_->ServeWaiting();
   }
   state_->actions = nullptr;

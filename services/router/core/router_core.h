@@ -243,7 +243,7 @@ struct Decision {
   std::shared_ptr<const Considered> considered;
   int64_t begun_us = 0;
   int64_t ttft_us = -1;    // From then to its first token; -1: none came.
-  int cached_tokens = -1;  // Of the prompt, as its chain told; -1: it did not.
+  int cached_tokens = -1;  // As its chain told; -1: it did not.
   std::string failure;     // Why it ended, if another one followed.
 };
 struct FinishCall {

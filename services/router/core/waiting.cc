@@ -132,7 +132,7 @@ void RouterCore::State::ServeWaiting() {
   const bool ready = membership.HasReadyPair();
   if (!ready && PairAwaitedUntilUs(now_us) != 0) return WaitFor(/*room=*/false);
   while (!waiting.empty()) {
-    Transaction& txn = *table.OfCall(waiting.First());
+    Transaction& txn = *table.OfCall(*waiting.Next());
     if (!ready) {
       Covered<"router: a request waits in vain">();
       Refuse(txn, NoPair("is ready"));
@@ -209,7 +209,7 @@ absl::Status RouterCore::State::CheckWaiting() const {
     return absl::InternalError(
         absl::StrCat(waiting.size(), " requests wait for a pair while one is ready"));
   }
-  const Transaction* first = table.OfCall(waiting.First());
+  const Transaction* first = table.OfCall(*waiting.Next());
   const bool fails_everywhere = first->failed.has_value() && pairs.size() == 1 &&
                                 first->failed->HasChain(pairs[0]) &&
                                 first->failed->HasDecode(pairs[0]);

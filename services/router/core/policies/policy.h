@@ -66,7 +66,7 @@ struct Asked {
 struct Considered {
   Asked asked;
   std::vector<Candidate> candidates;
-  std::vector<std::pair<std::string, std::string>> names;  // Of chain and decode, of each.
+  std::vector<std::pair<std::string, std::string>> names;  // Chain and decode of each.
   size_t picked = 0;
 };
 
