@@ -98,10 +98,10 @@ def test_a_flood_does_not_keep_another_tenant_waiting(tiny_model, tmp_path, shap
     """Each prompt takes several plans. What the flood has in the queue is served in turns with the other's one."""
     with clusters.Cluster(tiny_model, tmp_path, router_flags=["--served-model-name", "tiny"],
                           prefill_flags=SLOW, decode_flags=["--page-size", 16],
-                          colocated_flags=SLOW, **shape) as cluster, \
+                          colocated_flags=SLOW, **shape) as served, \
             concurrent.futures.ThreadPoolExecutor(40) as pool:
         def ask(number, tenant):
-            status, answer = complete(cluster, body={"prompt": [number] * 300}, X_Tenant=tenant)
+            status, answer = complete(served, body={"prompt": [number] * 300}, X_Tenant=tenant)
             assert status == 200, answer
         ask(1, "flood")
         flood = [pool.submit(ask, 100 + number, "flood") for number in range(40)]
@@ -117,13 +117,13 @@ def test_a_flood_does_not_keep_another_tenant_waiting(tiny_model, tmp_path, shap
 def test_what_would_wait_for_too_long_is_refused(tiny_model, tmp_path):
     slow = [*SLOW, "--max-running-requests", 1]
     with clusters.Cluster(tiny_model, tmp_path, router_flags=["--served-model-name", "tiny", "--max-queue-ms", 300],
-                          colocated_flags=slow, **COLOCATED) as cluster, \
+                          colocated_flags=slow, **COLOCATED) as served, \
             concurrent.futures.ThreadPoolExecutor(24) as pool:
         def ask(number):
-            return complete(cluster, body={"prompt": [number] * 300})
+            return complete(served, body={"prompt": [number] * 300})
         answers = [call.result() for call in [pool.submit(ask, number) for number in range(24)]]
         statuses = [status for status, _ in answers]
         assert set(statuses) == {200, 429}, statuses
         refused = next(answer for status, answer in answers if status == 429)
         assert "--max-queue-ms" in refused["error"]["message"], refused
-        assert cluster.metric("router", "baton_queue_refusals_total") == statuses.count(429)
+        assert served.metric("router", "baton_queue_refusals_total") == statuses.count(429)
