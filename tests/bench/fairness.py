@@ -6,12 +6,13 @@ more. Prompts share nothing; each asks for one token, so its time is that to its
 """
 
 import concurrent.futures
+import pathlib
 import random
 import tempfile
 import threading
 import time
 
-from timed_cluster import PROFILE, Client, timed_cluster
+from timed_cluster import Client, played_profile, timed_cluster
 
 PROMPT = 2048
 REQUESTS = 200
@@ -49,8 +50,14 @@ def measure_fairness(flat):
             ask(client, drawn, "flood")
             count += 1
         return count
-    with tempfile.TemporaryDirectory() as logs, \
-            timed_cluster(logs, PROFILE, 1, [], kv_tokens=400_000) as cluster, Client(cluster.target) as client, \
+    with tempfile.TemporaryDirectory() as directory:
+        profile = pathlib.Path(directory) / "profile.json"
+        played_profile(profile, 64)
+        measure(flat, directory, profile, flood, stopped)
+
+
+def measure(flat, directory, profile, flood, stopped):
+    with timed_cluster(directory, profile, 1, [], kv_tokens=400_000) as cluster, Client(cluster.target) as client, \
             concurrent.futures.ThreadPoolExecutor(FLOOD) as pool:
         drawn = random.Random(1)
         alone = min(ask(client, drawn, "first") for _ in range(10))
