@@ -91,7 +91,7 @@ Json Glm45Air() {
 
 TEST(Glm4MoeTest, HasItsPublishedNumbers) {
   const ModelConfig air = Parse(Glm45Air());
-  EXPECT_EQ(air.Parameters(), 106852245504 + 45 * 128) << "and biases of the router";
+  EXPECT_EQ(air.Parameters(), 106852245504 + int64_t{45} * 128) << "and biases of the router";
   EXPECT_NEAR(static_cast<double>(air.ActiveParameters()), 13e9, 1e9);
   EXPECT_EQ(air.rope_dim(), 64);
   EXPECT_TRUE(air.qkv_bias);

@@ -251,8 +251,8 @@ WeightSpec HeadWeight(const ModelConfig& config) {
 }
 
 std::vector<WeightSpec> WholeTensors(std::vector<WeightSpec> specs) {
-  const auto others = std::ranges::unique(specs, {}, &WeightSpec::name);
-  specs.erase(others.begin(), others.end());
+  const auto same = [](const WeightSpec& a, const WeightSpec& b) { return a.name == b.name; };
+  specs.erase(std::unique(specs.begin(), specs.end(), same), specs.end());
   for (WeightSpec& spec : specs) spec.rows = spec.columns = std::nullopt;
   return specs;
 }

@@ -84,7 +84,7 @@ Client DrawClient(Random& random, const Scenario& scenario, const Load& load) {
                                            : static_cast<int>(random.Between(1, 40));
   if (topology.grows_much && random.Chance(0.6)) {
     client.max_tokens =
-        static_cast<int>(random.Between(topology.page_size, 6 * topology.page_size));
+        static_cast<int>(random.Between(topology.page_size, int64_t{6} * topology.page_size));
   }
   if (random.Chance(0.15)) client.stop_after = static_cast<int>(random.Between(1, 20));
   client.submit_us = random.Between(load.from_us, load.until_us);

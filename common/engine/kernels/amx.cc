@@ -14,7 +14,7 @@ constexpr int kTileOutputs = 16;
 constexpr int kPassRows = 2 * kTileRows;
 // So many inputs of a panel (128 KiB) stay in the second-level cache while all rows pass over them.
 constexpr int kInputBlock = 2048;
-constexpr size_t kPairBytes = kAmxPanel * 2 * sizeof(Bf16);
+constexpr size_t kPairBytes = size_t{2} * kAmxPanel * sizeof(Bf16);
 
 // Tiles 0 to 3 are sums of two rows of tiles by two columns; 4 and 5 rows of x; 6 and 7 weights.
 struct alignas(64) TileConfig {
@@ -99,7 +99,7 @@ void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, in
   const int columns = w.outputs - panel * kAmxPanel;
   const int left = std::min(columns, kTileOutputs);
   const int right = std::min(columns - kTileOutputs, kTileOutputs);
-  float* const to = y + panel * kAmxPanel;
+  float* const to = y + static_cast<size_t>(panel) * kAmxPanel;
   float* const below = to + static_cast<size_t>(kTileRows) * y_stride;
   Out upper_left(to, y_stride, upper, left);
   Out upper_right(to + kTileOutputs, y_stride, upper, right);
@@ -130,7 +130,7 @@ void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, in
     } else {
       // Few rows are bound by memory, and the hardware's prefetchers stop at each page.
       for (size_t line = 0; line < kTileRows * kPairBytes; line += 64) {
-        _mm_prefetch(weights + 2 * kTileRows * kPairBytes + line, _MM_HINT_T0);
+        _mm_prefetch(weights + size_t{2} * kTileRows * kPairBytes + line, _MM_HINT_T0);
       }
     }
     weights += kAmxBlock / 2 * kPairBytes;

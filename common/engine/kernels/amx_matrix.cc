@@ -45,7 +45,8 @@ size_t Step(size_t input) { return input / 2 * 2 * kAmxPanel + input % 2; }
 void PackAmxRows(const Bf16* rows, int row_begin, int row_count, int inputs, Bf16* panels) {
   const auto columns = static_cast<size_t>(inputs);
   for (int row = 0; row < row_count; ++row) {
-    Bf16* const to = panels + PlaceOf(static_cast<size_t>(row_begin + row), inputs);
+    Bf16* const to =
+        panels + PlaceOf(static_cast<size_t>(row_begin) + static_cast<size_t>(row), inputs);
     const Bf16* const from = rows + static_cast<size_t>(row) * columns;
     for (size_t i = 0; i < columns; ++i) to[Step(i)] = from[i];
   }

@@ -30,6 +30,10 @@ std::vector<float> Wide(const std::vector<Bf16>& values) {
   return wide;
 }
 
+size_t At(int row, int columns, int column) {
+  return static_cast<size_t>(row) * static_cast<size_t>(columns) + static_cast<size_t>(column);
+}
+
 struct Matrix {
   int outputs;
   int inputs;
@@ -39,18 +43,21 @@ struct Matrix {
   Matrix(int outputs, int inputs, uint64_t seed = 1)
       : outputs(outputs),
         inputs(inputs),
-        rows(Rounded(RandomFloats(static_cast<size_t>(outputs * inputs), seed))),
+        rows(Rounded(
+            RandomFloats(static_cast<size_t>(outputs) * static_cast<size_t>(inputs), seed))),
         panels(AmxSize(outputs, inputs)) {
     PackAmxRows(rows.data(), 0, outputs, inputs, panels.data());
   }
   AmxMatrix packed() const { return {panels.data(), outputs, inputs}; }
   // Each row zero behind the inputs.
   std::vector<Bf16> Input(int count) const {
-    const std::vector<Bf16> given = Rounded(RandomFloats(static_cast<size_t>(count * inputs), 7));
+    const std::vector<Bf16> given =
+        Rounded(RandomFloats(static_cast<size_t>(count) * static_cast<size_t>(inputs), 7));
     const int width = AmxInputs(inputs);
-    std::vector<Bf16> padded(static_cast<size_t>(count * width));
+    std::vector<Bf16> padded(static_cast<size_t>(count) * static_cast<size_t>(width));
     for (int row = 0; row < count; ++row) {
-      std::copy_n(given.begin() + row * inputs, inputs, padded.begin() + row * width);
+      std::copy_n(given.data() + int64_t{row} * inputs, inputs,
+                  padded.data() + int64_t{row} * width);
     }
     return padded;
   }
@@ -64,7 +71,7 @@ TEST(AmxPackTest, RowsAreUnpackedAsTheyWere) {
     for (int r = 0; r < outputs; ++r) {
       UnpackAmxRow(matrix.packed(), r, row.data());
       for (int c = 0; c < inputs; ++c) {
-        ASSERT_EQ(row[static_cast<size_t>(c)], rows[static_cast<size_t>(r * inputs + c)]);
+        ASSERT_EQ(row[static_cast<size_t>(c)], rows[At(r, inputs, c)]);
       }
     }
   }
@@ -93,8 +100,7 @@ TEST_F(AmxTest, ProductsAreThoseOfTheDefinition) {
         for (int o = 0; o < outputs; ++o) {
           double sum = 0;
           for (int i = 0; i < inputs; ++i) {
-            sum += double{wide_x[static_cast<size_t>(r * AmxInputs(inputs) + i)]} *
-                   double{wide_w[static_cast<size_t>(o * inputs + i)]};
+            sum += double{wide_x[At(r, AmxInputs(inputs), i)]} * double{wide_w[At(o, inputs, i)]};
           }
           const size_t at = static_cast<size_t>(r) * stride + static_cast<size_t>(o);
           ASSERT_NEAR(y[at], sum, 1e-5 * inputs) << rows << " x " << outputs << " x " << inputs;
@@ -112,15 +118,16 @@ TEST_F(AmxTest, ARowHasTheSameBitsInEveryBatch) {
   const Matrix matrix(100, 2'100);
   constexpr int kRows = 70;
   const std::vector<Bf16> x = matrix.Input(kRows);
-  std::vector<float> all(kRows * 100);
+  std::vector<float> all(size_t{kRows} * 100);
   LinearAmx(matrix.packed(), x.data(), kRows, 0, 4, all.data(), 100);
   for (const int rows : {1, 5, 16, 20, 33}) {
     for (int begin = 0; begin + rows <= kRows; begin += rows) {
       std::vector<float> some(static_cast<size_t>(rows) * 100);
-      const Bf16* const from = x.data() + begin * AmxInputs(2'100);
+      const Bf16* const from = x.data() + At(begin, AmxInputs(2'100), 0);
       LinearAmx(matrix.packed(), from, rows, 0, 1, some.data(), 100);
       LinearAmx(matrix.packed(), from, rows, 1, 4, some.data(), 100);
-      ASSERT_EQ(std::memcmp(some.data(), all.data() + begin * 100, some.size() * sizeof(float)), 0)
+      ASSERT_EQ(
+          std::memcmp(some.data(), all.data() + At(begin, 100, 0), some.size() * sizeof(float)), 0)
           << rows << " rows from " << begin;
     }
   }

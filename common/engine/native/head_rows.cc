@@ -46,7 +46,8 @@ absl::Status HeadPreparation::Apply(const LayerBlock& block, const HeadRows& row
   const int heads = sizes_.num_attention_heads;
   const int kv_heads = sizes_.num_key_value_heads;
   const int head_dim = sizes_.head_dim;
-  const auto width = static_cast<size_t>(sizes_.query_size()) + 2 * sizes_.kv_size();
+  const auto width =
+      static_cast<size_t>(sizes_.query_size()) + size_t{2} * static_cast<size_t>(sizes_.kv_size());
   const auto half = static_cast<size_t>(sizes_.rope_dim()) / 2;
   // Keys follow queries directly, so one call turns both if it turns whole heads.
   const int together = sizes_.rotated == 0 ? heads + kv_heads : 1;
@@ -58,8 +59,8 @@ absl::Status HeadPreparation::Apply(const LayerBlock& block, const HeadRows& row
       kernels_.rms_norm(key, block.k_norm.data(), eps, kv_heads, head_dim, key);
     }
     for (int head = 0; head < heads + kv_heads; head += together) {
-      kernels_.rope(query + head * head_dim, rows.cos + row * half, rows.sin + row * half, together,
-                    sizes_.rope_dim());
+      kernels_.rope(query + static_cast<size_t>(head) * static_cast<size_t>(head_dim),
+                    rows.cos + row * half, rows.sin + row * half, together, sizes_.rope_dim());
     }
   }
   return absl::OkStatus();

@@ -38,7 +38,7 @@ class GrowthTest : public DecodeCoreTest {
   }
   // With its KV and first token.
   Ticket Decoding(const ReserveRequested& request) {
-    const Ticket ticket = Reserved(request);
+    Ticket ticket = Reserved(request);
     Handle(StreamOpened{request.attempt_id, ticket.generation});
     Commit(ticket);
     return ticket;
@@ -268,7 +268,7 @@ class GrowingRanksTest : public GrowthTest {
     Handle(request);
     const KvGrant grant = FollowersGrant().grant;
     Handle(FollowerGranted{1, grant.slot, grant.generation});
-    const Ticket ticket = Take<ReplyReserve>().ticket.value();
+    Ticket ticket = Take<ReplyReserve>().ticket.value();
     Handle(StreamOpened{request.attempt_id, ticket.generation});
     Commit(ticket, 7);
     Handle(FollowerHeard{1, KvCommitted{ticket.slot, ticket.generation, {}, 0}});

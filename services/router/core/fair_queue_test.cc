@@ -14,7 +14,6 @@ namespace baton::router {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 class FairQueueTest : public ::testing::Test {
  protected:
@@ -72,6 +71,7 @@ TEST_F(FairQueueTest, SharesAreOfWorkNotOfRequests) {
   Add("long");
   const std::array<int64_t, 6> work = {300, 100, 100, 100, 300, 100};
   std::vector<uint64_t> served;
+  served.reserve(work.size());
   for (const int64_t of : work) served.push_back(Serve(of));
   EXPECT_THAT(served, ElementsAre(5, 1, 2, 3, 6, 4));
 }

@@ -15,7 +15,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 constexpr int64_t kPromptUs = 150'000;  // What a chain takes for a prompt.
 
