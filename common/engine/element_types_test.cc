@@ -37,16 +37,6 @@ std::vector<float> LogitsOf(const ExecutorOptions& options, std::vector<int> cut
   return Chain(options, std::move(cuts)).Append(0, RandomPrompt(100));
 }
 
-float RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
-  float distance = 0;
-  float largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    distance = std::max(distance, std::fabs(a[i] - b[i]));
-    largest = std::max(largest, std::fabs(b[i]));
-  }
-  return distance / largest;
-}
-
 TEST(ElementTypesTest, AutoIsTheCheckpointsTypeAndFloat32ForFloat16) {
   for (const auto& [stored, taken] :
        {std::pair{DType::kF32, kWide}, {DType::kF16, kWide}, {DType::kBF16, kNarrow}}) {

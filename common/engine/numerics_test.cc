@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,16 +33,6 @@ ExecutorOptions OptionsOf(const std::string& path, CpuNumerics numerics) {
   return options;
 }
 
-float Distance(const std::vector<float>& a, const std::vector<float>& b) {
-  float distance = 0;
-  float largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    distance = std::max(distance, std::fabs(a[i] - b[i]));
-    largest = std::max(largest, std::fabs(b[i]));
-  }
-  return distance / largest;
-}
-
 std::vector<float> Logits(const ExecutorOptions& options, std::vector<int> cuts = {0}) {
   return Chain(options, std::move(cuts)).Append(0, RandomPrompt(100));
 }
@@ -71,8 +60,8 @@ TEST_F(DenseNumericsTest, AutoIsAsNearToFloat32AsRoundedActivationsAre) {
   const std::vector<float> exact = Logits(OptionsOf(path, CpuNumerics::kExact));
   const std::vector<float> fast = Logits(OptionsOf(path, CpuNumerics::kAuto));
   EXPECT_NE(fast, exact);
-  EXPECT_LT(Distance(fast, expected), 0.03f);
-  EXPECT_LT(Distance(fast, exact), 0.03f);
+  EXPECT_LT(RelativeDistance(fast, expected), 0.03f);
+  EXPECT_LT(RelativeDistance(fast, exact), 0.03f);
 }
 
 TEST_P(NumericsTest, BitsDependOnTheTokensAlone) {
@@ -99,7 +88,7 @@ TEST_F(DenseNumericsTest, RanksComputeNearlyTheSame) {
   const std::vector<int32_t> prompt = RandomPrompt(100);
   testing::RankChain alone(options, {0}, 1);
   testing::RankChain two(options, {0}, 2);
-  EXPECT_LT(Distance(two.Logits(prompt, 0), alone.Logits(prompt, 0)), 0.03f);
+  EXPECT_LT(RelativeDistance(two.Logits(prompt, 0), alone.Logits(prompt, 0)), 0.03f);
 }
 
 }  // namespace

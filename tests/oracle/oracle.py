@@ -183,7 +183,7 @@ class Oracle:
         q = self.project(h, prefix + "self_attn.q_proj", self.heads)
         k = self.project(h, prefix + "self_attn.k_proj", self.kv_heads)
         v = self.project(h, prefix + "self_attn.v_proj", self.kv_heads)
-        if prefix + "self_attn.q_norm.weight" in self.tensors:  # Of each head, or of all together.
+        if prefix + "self_attn.q_norm.weight" in self.tensors:  # For each head, or for all together.
             q, k = (rms_norm(x.reshape(len(h), -1, len(norm)), norm, self.epsilon).reshape(x.shape) for x, norm in (
                 (q, self.weight(prefix + "self_attn.q_norm.weight")),
                 (k, self.weight(prefix + "self_attn.k_norm.weight"))))

@@ -33,7 +33,7 @@ void DecodeWitness::SeeGrowth(Session& session, const decode::RunStep::Sequence&
   ++session.pages;
   youngest_grown_ = std::max(youngest_grown_, session.generation);
   if (sequence.pages.empty() || sequence.new_page != sequence.pages.back()) {
-    Complain(attempt_id, "steps on a page that nobody has told its ranks of");
+    Complain(attempt_id, "steps on a page that its ranks were not told of");
   }
 }
 
@@ -83,7 +83,7 @@ void DecodeWitness::CheckRetractions(int wanted) {
     returning += ended_.contains(generation) ? 0 : hold.pages;
   }
   size_t others = ended_.size();  // That may give way.
-  uint64_t youngest = 0;          // Of those that go on.
+  uint64_t youngest = 0;          // Among those that go on.
   for (const auto& [generation, attempt_id] : grants_) {
     if (generation > generation_before_ || !sessions_.at(attempt_id).request.resumes) continue;
     ++others;
@@ -102,7 +102,7 @@ void DecodeWitness::CheckRetractions(int wanted) {
   }
   if (returning < wanted && others > 1) {
     world_.Violate(absl::StrCat(self_.id, ": ", wanted,
-                                " texts wait for pages and nobody gives "
+                                " texts wait for pages and none gives "
                                 "way, though ",
                                 others, " may"));
   }

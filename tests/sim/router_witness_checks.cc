@@ -267,7 +267,7 @@ void RouterWitness::ForgetLost() {
 void RouterWitness::CheckWaiting() {
   if (CountWaiting() == 0) return;
   const bool ready = !members_.Pairs().empty();
-  std::map<std::string, const Request*> oldest;  // Of each tenant.
+  std::map<std::string, const Request*> oldest;  // By tenant.
   for (auto& [call_id, request] : requests_) {
     if (!request.waits()) continue;
     const Request*& first = oldest.try_emplace(request.asked.tenant, &request).first->second;

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -137,6 +139,17 @@ inline ExecutorOptions OptionsFor(const std::string& model_path) {
   options.page_size = 16;
   options.page_count = 64;
   return options;
+}
+
+// The largest difference, in terms of the largest number of `b`.
+inline float RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
+  float distance = 0;
+  float largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    distance = std::max(distance, std::fabs(a[i] - b[i]));
+    largest = std::max(largest, std::fabs(b[i]));
+  }
+  return distance / largest;
 }
 
 }  // namespace baton

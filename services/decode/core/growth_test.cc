@@ -91,7 +91,7 @@ TEST(ReserveTest, IsWhatItIsToldToBe) {
     void TestBody() override {
       EXPECT_EQ(PagesOf(Resumable(1, 3, 20)), 3) << "3 + 6 tokens";
       EXPECT_EQ(PagesOf(Resumable(2, 3, 2)), 2) << "no more than it may draw";
-      EXPECT_EQ(PagesOf(Request(3, 3, 14)), 5) << "nobody would go on with it: all of it";
+      EXPECT_EQ(PagesOf(Request(3, 3, 14)), 5) << "all of it, since no router would go on with it";
     }
   };
   Core().TestBody();

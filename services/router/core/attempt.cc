@@ -114,6 +114,7 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
   }
   SuspectBlamed(pair, blamed, status);
   Covered<"router: an attempt fails">();
+  if (!txn.decisions.empty()) txn.decisions.back().failure = std::string(status.message());
   const bool full = IsOverloaded(status);
   const bool had_drawn = txn.phase == Phase::kDecoding;
   const bool retracted = IsRetracted(status);
@@ -170,7 +171,6 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   ++(handed_back ? counts.drain_total : counts.failure_total);
   txn.failed = std::move(failed);
   txn.failure = status;
-  if (!txn.decisions.empty()) txn.decisions.back().failure = std::string(status.message());
   if (other.ok()) {
     Begin(txn, *std::move(other));
   } else {

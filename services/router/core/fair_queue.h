@@ -42,8 +42,6 @@ class FairQueue {
   // Requests of the tenant that are here, waiting or not.
   void Come(const std::string& tenant);
   void Go(const std::string& tenant);
-  // Whether requests of several tenants are here.
-  bool contended() const { return present_ > 1; }
 
   // The tenant has a request here.
   void Add(const std::string& tenant, Turn turn, uint64_t call_id);
