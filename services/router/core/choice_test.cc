@@ -354,6 +354,29 @@ TEST(PromptCostTest, IsLearnedBySizeForAllChainsTogether) {
   EXPECT_NEAR(PromptCost::PaceOf(other), 1, 0.01) << "long prompts make no slow chain";
 }
 
+TEST(PromptCostTest, FewerTokensCostNoMoreThanMore) {
+  PromptCost cost;
+  RecentRatio chain;
+  cost.Learn(144, 2000, chain);
+  for (int i = 0; i < 10; ++i) cost.Learn(400, 7000, chain);
+  cost.Learn(144, 90'000, chain);  // It was held up.
+  EXPECT_LE(cost.Of(144), cost.Of(256));
+  EXPECT_LE(cost.Of(255), cost.Of(256));
+  EXPECT_NEAR(cost.Of(400), 7000, 500);
+}
+
+TEST(RecentMeanTest, OneStallSaysLittle) {
+  RecentMean mean;
+  mean.Add(100'000);
+  for (int i = 0; i < 9; ++i) mean.Add(200);
+  EXPECT_LT(mean.Or(0), 11'000) << "the first one counts as the others do";
+  for (int i = 0; i < 100; ++i) mean.Add(200);
+  mean.Add(1'000'000);
+  EXPECT_LT(mean.Or(0), 400);
+  for (int i = 0; i < 60; ++i) mean.Add(1'000'000);
+  EXPECT_GT(mean.Or(0), 900'000) << "what stays slow is learned";
+}
+
 TEST(PromptCostTest, AChainsPaceIsItsOwn) {
   PromptCost cost;
   RecentRatio fast;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,21 +13,26 @@ namespace baton::router {
 
 class RecentMean {
  public:
+  // The first few count alike, so that a first one that was held up says no more than the others.
+  // What is far above the mean counts as kAtMost means: one stall of a process says little.
   void Add(double value) {
-    mean_ = known_ ? mean_ + kShare * (value - mean_) : value;
-    known_ = true;
+    if (known()) value = std::min(value, kAtMost * mean_ + kAlwaysTaken);
+    added_ = std::min(added_ + 1, kAlike);
+    mean_ += (value - mean_) / added_;
   }
   // What is not used is forgotten: who was slow once is tried again.
   void Fade(double to) { mean_ += kFaded * (to - mean_); }
-  bool known() const { return known_; }
-  double Or(double otherwise) const { return known_ ? mean_ : otherwise; }
+  bool known() const { return added_ > 0; }
+  double Or(double otherwise) const { return known() ? mean_ : otherwise; }
 
  private:
-  static constexpr double kShare = 0.1;
+  static constexpr int kAlike = 10;
+  static constexpr double kAtMost = 4;
+  static constexpr double kAlwaysTaken = 1000;  // Microseconds, lest a mean of 0 stays one.
   static constexpr double kFaded = 0.005;
 
   double mean_ = 0;
-  bool known_ = false;
+  int added_ = 0;
 };
 
 // What was measured to what was expected, over the recent past: sums of both, since single ones
@@ -59,8 +65,16 @@ class RecentRatio {
 // long prompts alone is not taken for a slow one.
 class PromptCost {
  public:
-  // Microseconds, on a chain whose pace is 1.
-  double Of(double tokens) const { return tokens * RateOf(tokens); }
+  // Microseconds, on a chain whose pace is 1. Fewer tokens take no longer than more: a few prompts
+  // of one size that were held up do not make those the dearest.
+  double Of(double tokens) const {
+    double us = tokens * RateOf(tokens);
+    for (size_t size = SizeOf(tokens) + 1; size < kSizes; ++size) {
+      if (rates_[size].known())
+        us = std::min(us, std::ldexp(rates_[size].Of(0), static_cast<int>(size) - 1));
+    }
+    return us;
+  }
 
   // How many times as long a chain takes.
   static double PaceOf(const RecentRatio& chain) { return chain.Of(kDoubtUs); }
