@@ -1,6 +1,7 @@
 #include "common/chunking/chunk_profile.h"
 
 #include <cstddef>
+#include <numeric>
 #include <optional>
 
 #include "absl/strings/numbers.h"
@@ -83,6 +84,25 @@ std::string MeasuredOn::DifferenceTo(const MeasuredOn& other) const {
 
 StageCost StageProfile::OfLayers(int stage_layers) const {
   return cost.Times(static_cast<double>(stage_layers) / layers);
+}
+
+std::vector<StageCost> ChunkProfile::CostsOf(const std::vector<LayerRange>& split,
+                                             const std::vector<double>& layer_work) const {
+  std::vector<StageCost> costs;
+  int begin = 0;
+  for (size_t stage = 0; stage < split.size(); ++stage) {
+    const StageProfile& measured = stages[stage];
+    const LayerRange then = {begin, begin + measured.layers};
+    begin = then.end;
+    costs.push_back(
+        measured.cost.OfLayers(static_cast<double>(split[stage].size()) / measured.layers,
+                               WorkOf(layer_work, split[stage]) / WorkOf(layer_work, then)));
+  }
+  return costs;
+}
+
+double WorkOf(const std::vector<double>& layer_work, LayerRange range) {
+  return std::accumulate(layer_work.begin() + range.begin, layer_work.begin() + range.end, 0.0);
 }
 
 absl::StatusOr<ChunkProfile> ParseChunkProfile(std::string_view text, const std::string& file) {

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/chunking/stage_cost.h"
+#include "common/types/kv_layout.h"
 
 namespace baton {
 
@@ -48,15 +49,23 @@ struct StageProfile {
   double error = 0;   // CostFit::error at the time of writing.
   int64_t plans = 0;  // The number of plans that it was learned from.
 
-  // The costs of a stage with so many layers: layers are alike, so costs are proportional to their
-  // number. Embedding and head are part of the first and the last stage.
+  // The costs of a stage with so many layers, as if all were alike: a first guess of who learns.
   StageCost OfLayers(int stage_layers) const;
 };
 
 struct ChunkProfile {
   MeasuredOn on;
   std::vector<StageProfile> stages;
+
+  // The costs of as many stages that hold `split` of the same model. Attention takes each layer as
+  // long; `layer_work` says how much each of the model's layers computes beside it, in any unit.
+  // Embedding and head are part of the first and the last stage.
+  std::vector<StageCost> CostsOf(const std::vector<LayerRange>& split,
+                                 const std::vector<double>& layer_work) const;
 };
+
+// What the layers of `range` compute together.
+double WorkOf(const std::vector<double>& layer_work, LayerRange range);
 
 // INVALID_ARGUMENT names `file`, the line and the field.
 absl::StatusOr<ChunkProfile> ParseChunkProfile(std::string_view text, const std::string& file);

@@ -210,5 +210,21 @@ TEST(ChunkProfileTest, CostsFollowLayers) {
   EXPECT_DOUBLE_EQ(half.Micros(100, 64), profile->stages[1].cost.Micros(100, 64) / 2);
 }
 
+TEST(ChunkProfileTest, LayersOfTwoKindsTakeTheirPartOfAStagesCost) {
+  const StageCost cost = {.overhead_us = 100, .prefix_us = 2, .token_us = 10, .attention_us = 1};
+  ChunkProfile profile;
+  profile.stages = {{.layers = 2, .cost = cost}, {.layers = 2, .cost = cost}};
+  const std::vector<double> work = {1, 1, 3, 3};
+  const std::vector<StageCost> same = profile.CostsOf({{0, 2}, {2, 4}}, work);
+  EXPECT_EQ(same, (std::vector<StageCost>{cost, cost}));
+  const std::vector<StageCost> moved = profile.CostsOf({{0, 3}, {3, 4}}, work);
+  EXPECT_DOUBLE_EQ(moved[0].token_us, 10 * 5.0 / 2) << "two of its layers and one three times that";
+  EXPECT_DOUBLE_EQ(moved[0].overhead_us, 100 * 5.0 / 2);
+  EXPECT_DOUBLE_EQ(moved[0].attention_us, 1.5);
+  EXPECT_DOUBLE_EQ(moved[0].prefix_us, 3);
+  EXPECT_DOUBLE_EQ(moved[1].token_us, 5);
+  EXPECT_DOUBLE_EQ(moved[1].attention_us, 0.5);
+}
+
 }  // namespace
 }  // namespace baton

@@ -42,6 +42,14 @@ StageCost StageCost::Times(double factor) const {
           .floor_tokens = floor_tokens};
 }
 
+StageCost StageCost::OfLayers(double layers, double work) const {
+  return {.overhead_us = work * overhead_us,
+          .prefix_us = layers * prefix_us,
+          .token_us = work * token_us,
+          .attention_us = layers * attention_us,
+          .floor_tokens = floor_tokens};
+}
+
 absl::Status StageCost::Check() const {
   for (const auto& [name, value] :
        {std::pair("overhead_us", overhead_us), std::pair("prefix_us", prefix_us),

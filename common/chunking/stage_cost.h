@@ -43,6 +43,8 @@ struct StageCost {
   double WorkMicros(int prefix_length, int tokens) const;
   // The cost scaled by `factor`.
   StageCost Times(double factor) const;
+  // The cost of `layers` times as many layers, which compute `work` times as much beside attention.
+  StageCost OfLayers(double layers, double work) const;
   // INVALID_ARGUMENT names a coefficient that is not a number from 0 to kMaxCostMicros; also if all
   // are zero.
   absl::Status Check() const;

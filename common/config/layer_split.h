@@ -17,11 +17,12 @@ absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition
 // The partition that stages are to take by measured times; not one that SplitLayers reads.
 inline constexpr char kMeasuredPartition[] = "auto";
 
-// "2,4,4": a partition of `layers` for stages of which each needs `layer_us` for one of its layers,
-// such that the slowest stage is as fast as can be. Stages whose layers take the same within a
-// twentieth are equal, and where the layers do not divide the larger shares go to the later ones.
-// At least one stage and as many layers; every time > 0.
-std::string BalanceLayers(int64_t layers, std::vector<double> layer_us);
+// "2,4,4": a partition for stages of which each needs `layer_us[stage][layer]` for a layer, such
+// that the slowest stage is as fast as can be, and the squares of all stages' times are the least
+// beside it. Stages that take the same within a twentieth for all layers are equal, and of
+// partitions that are as good the one with the larger shares at later stages is taken. At least one
+// stage and as many layers; every time > 0.
+std::string BalanceLayers(std::vector<std::vector<double>> layer_us);
 
 // The layers of each of `pp_size` stages, in order and without gaps. With an empty `partition` the
 // split is even and the larger shares go to the later stages: stage 0 also embeds and plans.

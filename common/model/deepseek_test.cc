@@ -114,6 +114,10 @@ TEST(DeepSeekTest, V3HasItsPublishedNumbers) {
   EXPECT_EQ(config.SparseLayers(0, 61), 58);
   EXPECT_FALSE(config.sparse(2));
   EXPECT_EQ(config.mtp_layers, 1);
+  // Eight experts and a shared one are as wide as a dense layer's network; a router is beside them.
+  const std::vector<double> work = config.LayerWork();
+  ASSERT_EQ(work.size(), 61u);
+  EXPECT_NEAR(work[3] / work[0], 1, 0.01);
   const KvLayout kv = config.kv(/*page_size=*/1, ElementType::kBFloat16);
   EXPECT_EQ(kv.BandBytes({0, 61}), 70272u);
   EXPECT_EQ(kv.kv_heads, 1);

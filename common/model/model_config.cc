@@ -296,6 +296,16 @@ int64_t ModelConfig::LayerParameters(int begin, int end) const {
                           experts.held * expert + 3 * hidden * experts.shared_inner);
 }
 
+std::vector<double> ModelConfig::LayerWork() const {
+  ModelConfig active = *this;
+  active.experts.held = experts.active;
+  std::vector<double> work;
+  for (int layer = 0; layer < num_hidden_layers; ++layer) {
+    work.push_back(static_cast<double>(active.LayerParameters(layer, layer + 1)));
+  }
+  return work;
+}
+
 float ModelConfig::attention_scale() const {
   if (latent.kv_rank == 0) return 1 / std::sqrt(static_cast<float>(head_dim));
   const double magnitude = rope_scaling.has_value() ? rope_scaling->score_magnitude : 1;

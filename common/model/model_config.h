@@ -157,6 +157,9 @@ struct ModelConfig {
   bool sparse(int layer) const;  // Whether its feed-forward layer consists of experts.
   // How many of layers [begin, end) are sparse.
   int SparseLayers(int begin, int end) const;
+  // How much each layer computes for a token beside attention to other tokens: its parameters that
+  // a token uses.
+  std::vector<double> LayerWork() const;
   // Parameters of layers [begin, end), and of the whole model with embeddings and head; of the
   // latter those that a token uses.
   int64_t LayerParameters(int begin, int end) const;

@@ -50,16 +50,6 @@ void OnMissingFile(const v1::Options& options, std::vector<Finding>& findings) {
        absl::StrCat("there is no directory '", directory.string(), "' to write it into")});
 }
 
-// The layers whose times were measured are not this model's: the file was edited.
-std::string WrongLayers(const ChunkProfile& profile, int model_layers) {
-  const int layers = std::accumulate(
-      profile.stages.begin(), profile.stages.end(), 0,
-      [](int sum, const StageProfile& stage) { return std::min(sum + stage.layers, 1 << 20); });
-  if (layers == model_layers) return "";
-  return absl::StrCat("\"stages\" have ", layers, " layers together, expected the model's ",
-                      model_layers);
-}
-
 // Microseconds that each stage would work for a prompt that fills the context.
 std::vector<double> BusyMicros(const v1::Options& options, const std::vector<StageCost>& costs,
                                int64_t context_tokens) {
@@ -75,7 +65,41 @@ std::vector<double> BusyMicros(const v1::Options& options, const std::vector<Sta
   return RunChunks(costs, 0, PlanFixed(prompt, chunk_tokens)).busy_us;
 }
 
+// What each stage would take for one layer after another, in place of those that it has.
+std::vector<std::vector<double>> LayerMicros(const v1::Options& options, const ChunkCosts& costs,
+                                             const std::optional<TimedProfile>& played,
+                                             const std::vector<double>& layer_work,
+                                             int64_t context_tokens) {
+  const auto stages = static_cast<size_t>(options.pp_size());
+  std::vector<std::vector<double>> layer_us(stages);
+  std::vector<double> one_us;  // Of the layer before, too, if it is of the same kind.
+  for (int layer = 0; layer < static_cast<int>(layer_work.size()); ++layer) {
+    const LayerRange alone = {layer, layer + 1};
+    const bool same = layer > 0 && layer_work[static_cast<size_t>(layer)] ==
+                                       layer_work[static_cast<size_t>(layer) - 1];
+    if (!same) {
+      const std::vector<LayerRange> each(stages, alone);
+      std::vector<StageCost> one = costs.profile ? costs.profile->CostsOf(each, layer_work)
+                                                 : std::vector(stages, played->OfStage(alone));
+      // What a stage takes whatever its layers moves none of them.
+      for (StageCost& cost : one) cost.overhead_us -= costs.profile ? 0 : played->stage_overhead_us;
+      one_us = BusyMicros(options, one, context_tokens);
+    }
+    for (size_t stage = 0; stage < stages; ++stage) layer_us[stage].push_back(one_us[stage]);
+  }
+  return layer_us;
+}
+
 }  // namespace
+
+std::string WrongLayers(const ChunkProfile& profile, int model_layers) {
+  const int layers = std::accumulate(
+      profile.stages.begin(), profile.stages.end(), 0,
+      [](int sum, const StageProfile& stage) { return std::min(sum + stage.layers, 1 << 20); });
+  if (layers == model_layers) return "";
+  return absl::StrCat("\"stages\" have ", layers, " layers together, expected the model's ",
+                      model_layers);
+}
 
 MeasuredOn MeasuredBy(const v1::Options& options, const Machine& machine) {
   MeasuredOn here;
@@ -138,34 +162,29 @@ void CompareChunkProfile(const v1::Options& options, bool measured_partition, Ch
 
 absl::StatusOr<std::string> MeasuredPartition(const v1::Options& options, const ChunkCosts& costs,
                                               const std::optional<TimedProfile>& played,
-                                              int model_layers, int64_t context_tokens) {
-  const auto stages = static_cast<size_t>(options.pp_size());
-  if (options.pp_size() > model_layers) {
-    return InvalidField("pp_size", absl::StrCat("got ", stages, " stages for ", model_layers,
-                                                " layers; expected from 1 to the layers"));
+                                              const std::vector<double>& layer_work,
+                                              int64_t context_tokens) {
+  if (options.pp_size() > static_cast<int64_t>(layer_work.size())) {
+    return InvalidField("pp_size",
+                        absl::StrCat("got ", options.pp_size(), " stages for ", layer_work.size(),
+                                     " layers; expected from 1 to the layers"));
   }
-  std::vector<StageCost> one_layer;
-  for (size_t stage = 0; stage < stages; ++stage) {
-    if (costs.profile) {
-      one_layer.push_back(costs.profile->stages[stage].OfLayers(1));
-    } else if (played) {
-      one_layer.push_back(played->prefill.Times(1.0 / played->layers));
-    } else {
-      return InvalidField("pp_layer_partition", "auto: no times were measured");
-    }
+  if (!costs.profile && !played) {
+    return InvalidField("pp_layer_partition", "auto: no times were measured");
   }
-  return config::BalanceLayers(model_layers, BusyMicros(options, one_layer, context_tokens));
+  return config::BalanceLayers(LayerMicros(options, costs, played, layer_work, context_tokens));
 }
 
 void FillStageCosts(const v1::Options& options, const std::vector<LayerRange>& split,
-                    const std::optional<TimedProfile>& played, ChunkCosts& costs) {
+                    const std::optional<TimedProfile>& played,
+                    const std::vector<double>& layer_work, ChunkCosts& costs) {
   costs.stages.clear();
   if (costs.profile) {
+    costs.stages = costs.profile->CostsOf(split, layer_work);
     int64_t plans = INT64_MAX;
     bool moved = false;
     for (size_t stage = 0; stage < split.size(); ++stage) {
       const StageProfile& measured = costs.profile->stages[stage];
-      costs.stages.push_back(measured.OfLayers(split[stage].size()));
       plans = std::min(plans, measured.plans);
       moved |= measured.layers != split[stage].size();
     }
@@ -173,7 +192,7 @@ void FillStageCosts(const v1::Options& options, const std::vector<LayerRange>& s
         absl::StrCat(options.chunk_profile(), ", learned from ", plans, " plans on ",
                      costs.profile->on.host, moved ? ", with other layers on each stage" : "");
   } else if (played) {
-    for (const LayerRange& layers : split) costs.stages.push_back(played->OfStage(layers.size()));
+    for (const LayerRange& layers : split) costs.stages.push_back(played->OfStage(layers));
     costs.source = absl::StrCat(options.timed_profile(), " (", played->name, ")");
   } else {
     costs.missing = options.chunk_profile().empty()

@@ -48,15 +48,20 @@ void ReadChunkProfile(const v1::Options& options, config::Role role, int model_l
 void CompareChunkProfile(const v1::Options& options, bool measured_partition, ChunkCosts& costs,
                          std::vector<Finding>& findings);
 
-// What --pp-layer-partition=auto means for a model of so many layers: the stages' times are those
-// for a prompt that fills the context. Errors name the option.
+// "" if the profile's stages have the model's layers together: else the file was edited.
+std::string WrongLayers(const ChunkProfile& profile, int model_layers);
+
+// What --pp-layer-partition=auto means for a model whose layers do `layer_work` (ModelConfig): the
+// stages' times are those for a prompt that fills the context. Errors name the option.
 absl::StatusOr<std::string> MeasuredPartition(const v1::Options& options, const ChunkCosts& costs,
                                               const std::optional<TimedProfile>& played,
-                                              int model_layers, int64_t context_tokens);
+                                              const std::vector<double>& layer_work,
+                                              int64_t context_tokens);
 
 // `stages`, `source` and `missing`, of stages that hold `split`.
 void FillStageCosts(const v1::Options& options, const std::vector<LayerRange>& split,
-                    const std::optional<TimedProfile>& played, ChunkCosts& costs);
+                    const std::optional<TimedProfile>& played,
+                    const std::vector<double>& layer_work, ChunkCosts& costs);
 
 // What --chunked-prefill-size=auto comes to. It follows from the model and the options alone, and
 // not from the machine: workers that are started one by one come to the same without a word to one

@@ -251,9 +251,13 @@ class Checks {
     values.clear_pp_layer_partition();  // Until it is known.
     if (!report_.status().ok()) return;
     const auto partition =
-        MeasuredPartition(values, chunks, profile_, layers, report_.context_tokens);
+        MeasuredPartition(values, chunks, profile_, LayerWork(), report_.context_tokens);
     if (!partition.ok()) return AddStatus("pp_layer_partition", partition.status());
     values.set_pp_layer_partition(*partition);
+  }
+
+  std::vector<double> LayerWork() const {
+    return profile_ ? profile_->LayerWork() : report_.model->LayerWork();
   }
 
   // And once types and layers are known.
@@ -268,7 +272,7 @@ class Checks {
     CompareChunkProfile(values, measured_partition_, chunks, report_.findings);
     const auto split = config::SplitLayers(report_.model->num_hidden_layers, values.pp_size(),
                                            values.pp_layer_partition());
-    if (split.ok()) FillStageCosts(values, *split, profile_, chunks);
+    if (split.ok()) FillStageCosts(values, *split, profile_, LayerWork(), chunks);
     const int64_t shown = values.chunk_plan();
     if (report_.context_tokens > 0 && shown > report_.context_tokens) {
       AddError("chunk_plan", absl::StrCat("got ", shown, ", and no prompt is longer than ",

@@ -40,7 +40,7 @@ absl::StatusOr<int> PagesOf(const char* field, int64_t tokens, int page_size) {
 std::vector<KnownCost> SweptCosts(const ClusterShape& shape) {
   std::vector<KnownCost> known;
   for (const LayerRange& stage : shape.stages) {
-    StageCost cost = shape.profile.OfStage(stage.size());
+    StageCost cost = shape.profile.OfStage(stage);
     cost.floor_tokens = 0;
     known.push_back({cost, 0});
   }
@@ -56,10 +56,12 @@ absl::StatusOr<std::vector<KnownCost>> ProfiledCosts(const ClusterShape& shape,
                         absl::StrCat(path, " knows a chain of ", profile.stages.size(),
                                      " stages, --pp-size says ", shape.stages.size()));
   }
+  const std::string wrong = WrongLayers(profile, shape.profile.layers);
+  if (!wrong.empty()) return InvalidField("chunk_profile", absl::StrCat(path, ": ", wrong));
+  const std::vector<StageCost> costs = profile.CostsOf(shape.stages, shape.profile.LayerWork());
   std::vector<KnownCost> known;
-  for (size_t stage = 0; stage < shape.stages.size(); ++stage) {
-    const StageProfile& measured = profile.stages[stage];
-    known.push_back({measured.OfLayers(shape.stages[stage].size()), measured.error});
+  for (size_t stage = 0; stage < costs.size(); ++stage) {
+    known.push_back({costs[stage], profile.stages[stage].error});
   }
   return known;
 }
@@ -90,14 +92,16 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   TimedProfile& profile = shape.profile;
   profile.dtype = TypeOf(options.dtype(), profile.dtype);
   profile.kv_dtype = TypeOf(options.kv_cache_dtype(), profile.kv_dtype);
-  // All layers take the same time in a profile.
-  const bool even = options.pp_layer_partition() == config::kMeasuredPartition;
+  shape.max_context_tokens = config::ContextTokens(options, profile.context_tokens);
+  std::string partition = options.pp_layer_partition();
+  if (partition == config::kMeasuredPartition) {
+    BATON_ASSIGN_OR_RETURN(partition, MeasuredPartition(options, {}, profile, profile.LayerWork(),
+                                                        shape.max_context_tokens));
+  }
   BATON_ASSIGN_OR_RETURN(shape.stages,
-                         config::SplitLayers(profile.layers, options.pp_size(),
-                                             even ? "" : options.pp_layer_partition()));
+                         config::SplitLayers(profile.layers, options.pp_size(), partition));
   shape.chains = static_cast<int>(options.prefill_chains());
   shape.decodes = static_cast<int>(options.decodes());
-  shape.max_context_tokens = config::ContextTokens(options, profile.context_tokens);
   shape.prefill = prefill::SchedulingOf(options, shape.max_context_tokens);
   if (options.chunked_prefill_size() == 0) {
     BATON_ASSIGN_OR_RETURN(const int64_t tokens, AutoChunkTokens(options, shape));

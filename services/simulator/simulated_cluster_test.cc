@@ -83,7 +83,7 @@ std::vector<int> ChunksOf(const RunRecord& record) {
 
 std::vector<StageCost> CostsOf(const ClusterShape& shape) {
   std::vector<StageCost> costs;
-  for (const LayerRange& stage : shape.stages) costs.push_back(shape.profile.OfStage(stage.size()));
+  for (const LayerRange& stage : shape.stages) costs.push_back(shape.profile.OfStage(stage));
   return costs;
 }
 

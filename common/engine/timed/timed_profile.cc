@@ -25,6 +25,7 @@ constexpr size_t kFileBytesMax = size_t{1} << 20;
 constexpr int kMaxLayers = 4096;
 constexpr int kMaxWidth = 1 << 20;
 constexpr int kMaxContext = 1 << 27;
+constexpr double kMaxDense = 1000;
 
 void ReadType(JsonSection& section, const char* key, ElementType& value) {
   std::string name;
@@ -38,9 +39,10 @@ void ReadType(JsonSection& section, const char* key, ElementType& value) {
 }
 
 absl::Status ReadModel(JsonSection model, TimedProfile& profile) {
-  model.Only({"layers", "hidden_size", "kv_heads", "head_dim", "planes", "context_tokens", "dtype",
-              "kv_dtype"});
+  model.Only({"layers", "dense_layers", "hidden_size", "kv_heads", "head_dim", "planes",
+              "context_tokens", "dtype", "kv_dtype"});
   model.Int("layers", 1, kMaxLayers, std::nullopt, profile.layers);
+  model.Int("dense_layers", 0, std::max(profile.layers, 0), 0, profile.dense_layers);
   model.Int("hidden_size", 8, kMaxWidth, std::nullopt, profile.hidden_size);
   model.Int("kv_heads", 1, kMaxWidth, std::nullopt, profile.kv_heads);
   model.Int("head_dim", 8, kMaxWidth, std::nullopt, profile.head_dim);
@@ -53,15 +55,17 @@ absl::Status ReadModel(JsonSection model, TimedProfile& profile) {
 
 absl::Status ReadCosts(JsonSection prefill, JsonSection decode, TimedProfile& profile) {
   prefill.Only({"stage_overhead_us", "overhead_us", "prefix_us", "token_us", "attention_us",
-                "floor_tokens"});
+                "floor_tokens", "dense_layer"});
   prefill.Number("stage_overhead_us", 0, kMaxCostMicros, 0, profile.stage_overhead_us);
   prefill.Int("floor_tokens", 0, kMaxContext, 0, profile.prefill.floor_tokens);
+  prefill.Number("dense_layer", 0, kMaxDense, 1, profile.dense_prefill);
   ReadStageCost(prefill, 0, profile.prefill);
   BATON_RETURN_IF_ERROR(prefill.status());
-  decode.Only({"overhead_us", "sequence_us", "context_us"});
+  decode.Only({"overhead_us", "sequence_us", "context_us", "dense_layer"});
   decode.Number("overhead_us", 0, kMaxCostMicros, std::nullopt, profile.decode.overhead_us);
   decode.Number("sequence_us", 0, kMaxCostMicros, 0, profile.decode.sequence_us);
   decode.Number("context_us", 0, kMaxCostMicros, 0, profile.decode.context_us);
+  decode.Number("dense_layer", 0, kMaxDense, 1, profile.dense_decode);
   return decode.status();
 }
 
@@ -74,12 +78,30 @@ absl::Status ReadNoise(JsonSection noise, TimedProfile& profile) {
   return noise.status();
 }
 
+// The part of all layers' work that these do, where a dense layer does `dense` times another's. If
+// all layers are dense and do none, there is none to share.
+double WorkShare(const TimedProfile& profile, LayerRange stage, double dense) {
+  const auto work_of = [&](LayerRange range) {
+    const int first = std::clamp(profile.dense_layers - range.begin, 0, range.size());
+    return dense * first + (range.size() - first);
+  };
+  const double whole = work_of({0, profile.layers});
+  return whole == 0 ? 0 : work_of(stage) / whole;
+}
+
 }  // namespace
 
-StageCost TimedProfile::OfStage(int stage_layers) const {
-  StageCost cost = prefill.Times(static_cast<double>(stage_layers) / layers);
+StageCost TimedProfile::OfStage(LayerRange stage_layers) const {
+  StageCost cost = prefill.OfLayers(static_cast<double>(stage_layers.size()) / layers,
+                                    WorkShare(*this, stage_layers, dense_prefill));
   cost.overhead_us += stage_overhead_us;
   return cost;
+}
+
+std::vector<double> TimedProfile::LayerWork() const {
+  std::vector<double> work(static_cast<size_t>(layers), 1.0);
+  std::fill_n(work.begin(), dense_layers, dense_prefill);
+  return work;
 }
 
 ModelConfig TimedProfile::Apply(ModelConfig config) const {
@@ -141,15 +163,16 @@ absl::StatusOr<ModelConfig> LoadPlayedModelConfig(const std::string& model_path,
 
 TimedSteps::TimedSteps(const TimedProfile& profile, LayerRange layers)
     : share_(static_cast<double>(layers.size()) / profile.layers),
-      prefill_(profile.OfStage(layers.size())),
+      work_(WorkShare(profile, layers, profile.dense_decode)),
+      prefill_(profile.OfStage(layers)),
       decode_(profile.decode),
       noise_relative_(profile.noise_relative),
       random_(profile.noise_seed * 1000 + static_cast<uint64_t>(layers.begin)) {}
 
 double TimedSteps::Micros(const TimedStep& step) const {
   if (!step.decodes) return prefill_.Micros(step.work);
-  return share_ * (decode_.overhead_us + decode_.sequence_us * step.sequences +
-                   decode_.context_us * static_cast<double>(step.work.prefix_tokens));
+  return work_ * (decode_.overhead_us + decode_.sequence_us * step.sequences) +
+         share_ * decode_.context_us * static_cast<double>(step.work.prefix_tokens);
 }
 
 int64_t TimedSteps::NextMicros(const TimedStep& step) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,6 +29,7 @@ struct TimedProfile {
   std::string name;
   // These replace config.json's. Keys and values have one type, weights and activations another.
   int layers = 0;
+  int dense_layers = 0;  // The first ones, which compute otherwise than the others.
   int hidden_size = 0;
   int kv_heads = 0;
   int head_dim = 0;
@@ -40,11 +42,16 @@ struct TimedProfile {
   double stage_overhead_us = 0;
   StageCost prefill;
   TimedDecodeCost decode;
+  // What a dense layer takes of another's overhead and work per token or sequence.
+  double dense_prefill = 1;
+  double dense_decode = 1;
   double noise_relative = 0;  // Standard deviation of a step's time, as a fraction of it.
   uint64_t noise_seed = 1;
   uint64_t text_hash = 0;  // The file's hash.
 
-  StageCost OfStage(int stage_layers) const;
+  StageCost OfStage(LayerRange stage_layers) const;
+  // As ModelConfig::LayerWork, of prefill.
+  std::vector<double> LayerWork() const;
   // `config` with this profile's sizes: the model that the rest of Baton sees.
   ModelConfig Apply(ModelConfig config) const;
   // As FingerprintStage: equal if the files are equal.
@@ -87,7 +94,8 @@ class TimedSteps {
  private:
   double Noise();
 
-  double share_ = 1;  // The fraction of all layers that this process holds.
+  double share_ = 1;  // The fraction of all layers that this process holds,
+  double work_ = 1;   // and of what they compute for a step of single tokens, beside attention.
   StageCost prefill_;
   TimedDecodeCost decode_;
   double noise_relative_ = 0;

@@ -51,11 +51,34 @@ TEST(TimedProfileTest, ReadsAllOfIt) {
 TEST(TimedProfileTest, AStageHasItsLayersShareAndAnOverheadOfItsOwn) {
   const auto profile = ParseTimedProfile(kGood, "toy.json");
   ASSERT_TRUE(profile.ok());
-  const StageCost quarter = profile->OfStage(2);
+  const StageCost quarter = profile->OfStage({2, 4});
   EXPECT_DOUBLE_EQ(quarter.overhead_us, 10 + 20);
   EXPECT_DOUBLE_EQ(quarter.token_us, 1);
   // 30 + 0.2 * 100 + 1 * 64 + 0.04 * (2 * 100 * 64 + 64 * 64)
   EXPECT_DOUBLE_EQ(quarter.Micros(100, 64), 30 + 20 + 64 + 0.04 * (12800 + 4096));
+}
+
+TEST(TimedProfileTest, DenseLayersTakeTheirPart) {
+  std::string text = Changed("\"layers\": 8", "\"layers\": 8, \"dense_layers\": 2");
+  text.replace(text.find("\"floor_tokens\": 32"), 18, "\"floor_tokens\": 32, \"dense_layer\": 0.5");
+  text.replace(text.find("\"overhead_us\": 1000"), 19,
+               "\"overhead_us\": 1000, \"context_us\": 8, \"dense_layer\": 2");
+  const auto profile = ParseTimedProfile(text, "toy.json");
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  // Two halves and six: 7 in all.
+  const StageCost first = profile->OfStage({0, 4});
+  const StageCost second = profile->OfStage({4, 8});
+  EXPECT_DOUBLE_EQ(first.token_us, 4.0 * 3 / 7);
+  EXPECT_DOUBLE_EQ(second.token_us, 4.0 * 4 / 7);
+  EXPECT_DOUBLE_EQ(first.overhead_us, 10 + 80.0 * 3 / 7);
+  EXPECT_DOUBLE_EQ(first.attention_us, second.attention_us);
+  EXPECT_DOUBLE_EQ(first.prefix_us, second.prefix_us);
+  EXPECT_EQ(profile->LayerWork(), (std::vector<double>{0.5, 0.5, 1, 1, 1, 1, 1, 1}));
+  TimedStep step;
+  step.Add(100, 1);
+  // Two doubles and six: 10 in all. Attention to 100 tokens takes all layers as long.
+  EXPECT_DOUBLE_EQ(TimedSteps(*profile, {0, 4}).Micros(step), 1000 * 0.6 + 8 * 100 * 0.5);
+  EXPECT_DOUBLE_EQ(TimedSteps(*profile, {4, 8}).Micros(step), 1000 * 0.4 + 8 * 100 * 0.5);
 }
 
 TEST(TimedProfileTest, SaysTheLineAndTheFieldOfWhatIsWrong) {
@@ -72,6 +95,12 @@ TEST(TimedProfileTest, SaysTheLineAndTheFieldOfWhatIsWrong) {
       {"\"token_us\": 4,", "\"tokens_us\": 4,", {"line 10", "\"prefill.tokens_us\"", "unknown"}},
       {"\"layers\": 8", "\"layers\": 0", {"line 4", "\"model.layers\"", "1 to 4096"}},
       {"\"layers\": 8", "\"layers\": 8.5", {"line 4", "\"model.layers\"", "whole number"}},
+      {"\"layers\": 8",
+       "\"layers\": 8, \"dense_layers\": 9",
+       {"line 4", "\"model.dense_layers\"", "0 to 8"}},
+      {"\"overhead_us\": 1000",
+       "\"overhead_us\": 1000, \"dense_layer\": -1",
+       {"line 14", "\"decode.dense_layer\"", "-1"}},
       {"\"head_dim\": 16", "\"head_dim\": 99999999999", {"line 4", "\"model.head_dim\""}},
       {"\"bfloat16\"", "\"int4\"", {"line 5", "\"model.dtype\"", "int4"}},
       {"\"decode\"", "\"decoding\"", {"line 13", "\"decoding\"", "unknown"}},
@@ -116,7 +145,7 @@ TEST(TimedProfileTest, FingerprintsAreTheFiles) {
 double PromptSeconds(const TimedProfile& profile, int tokens, int chunk) {
   double us = 0;
   for (int begin = 0; begin < tokens; begin += chunk) {
-    us += profile.OfStage(profile.layers).Micros(begin, std::min(chunk, tokens - begin));
+    us += profile.OfStage({0, profile.layers}).Micros(begin, std::min(chunk, tokens - begin));
   }
   return us * 1e-6;
 }
