@@ -46,12 +46,12 @@ namespace {
 
 // The index in a panel's column of the panel's output `output`.
 size_t PlaceInColumn(const float* /*panels*/, size_t output, size_t /*width*/) { return output; }
-size_t PlaceInColumn(const Bf16* /*panels*/, size_t output, size_t width) {
+// What is narrower than a float is widened two vectors at a time: both halves' outputs in turn.
+template <typename Narrow>
+size_t PlaceInColumn(const Narrow* /*panels*/, size_t output, size_t width) {
   const size_t half = width / 2;
   return output < half ? 2 * output : 2 * (output - half) + 1;
 }
-
-size_t PlaceInColumn(const E4m3* /*panels*/, size_t output, size_t /*width*/) { return output; }
 
 // The index in the panels of the first element of a matrix's row; the next elements are `width`
 // apart.
