@@ -11,9 +11,14 @@ namespace {
 
 constexpr int kTileRows = 16;
 constexpr int kTileOutputs = 16;
-constexpr int kPassRows = 2 * kTileRows;
-// So many inputs of a panel (128 KiB) stay in the second-level cache while all rows pass over them.
-constexpr int kInputBlock = 2048;
+static_assert(kAmxPass == 2 * kTileRows);
+
+// Weights come from memory once for each kRowBlock rows, or memory would be slower than the tiles.
+// Of these rows, 1,024 inputs and 8 panels meet in the second-level cache: 1 MiB of x, 0.5 MiB of
+// weights, 0.5 MiB of y.
+constexpr int kRowBlock = 512;
+constexpr int kInputBlock = 1024;
+constexpr int kPanelGroup = 8;
 constexpr size_t kPairBytes = size_t{2} * kAmxPanel * sizeof(Bf16);
 
 // Tiles 0 to 3 are sums of two rows of tiles by two columns; 4 and 5 rows of x; 6 and 7 weights.
@@ -91,10 +96,16 @@ class Out {
     (out).End();                                           \
   } while (false)
 
-// Up to kPassRows rows by one panel, inputs [begin, end).
+// Weights that a pass asks the second-level cache for, since they are needed soon.
+struct Ahead {
+  const char* at = nullptr;
+  int lines_each = 0;  // For each block of inputs.
+};
+
+// A pass of rows by one panel, inputs [begin, end).
 template <bool kLower>
 void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, int begin, int end,
-          float* y, size_t y_stride) {
+          Ahead ahead, float* y, size_t y_stride) {
   const auto inputs = static_cast<size_t>(AmxInputs(w.inputs));
   const int columns = w.outputs - panel * kAmxPanel;
   const int left = std::min(columns, kTileOutputs);
@@ -115,18 +126,22 @@ void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, in
   const char* weights =
       reinterpret_cast<const char*>(w.panels) +
       (static_cast<size_t>(panel) * inputs + static_cast<size_t>(begin)) / 2 * kPairBytes;
-  const Bf16* rows = x + begin;
-  const auto row_bytes = static_cast<long>(inputs * sizeof(Bf16));
+  const size_t step = static_cast<size_t>(upper + lower) * kAmxBlock;
+  const Bf16* rows = x + static_cast<size_t>(begin) / kAmxBlock * step;
+  constexpr long kRowBytes = kAmxBlock * sizeof(Bf16);
   for (int i = begin; i < end; i += kAmxBlock) {
     _tile_loadd(6, weights, static_cast<long>(kPairBytes));
-    _tile_loadd(4, rows, row_bytes);
+    _tile_loadd(4, rows, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, weights + kPairBytes / 2, static_cast<long>(kPairBytes));
     _tile_dpbf16ps(1, 4, 7);
     if constexpr (kLower) {
-      _tile_loadd(5, rows + static_cast<size_t>(kTileRows) * inputs, row_bytes);
+      _tile_loadd(5, rows + size_t{kTileRows} * kAmxBlock, kRowBytes);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
+      for (int line = 0; line < ahead.lines_each; ++line, ahead.at += 64) {
+        _mm_prefetch(ahead.at, _MM_HINT_T1);
+      }
     } else {
       // Few rows are bound by memory, and the hardware's prefetchers stop at each page.
       for (size_t line = 0; line < kTileRows * kPairBytes; line += 64) {
@@ -134,7 +149,7 @@ void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, in
       }
     }
     weights += kAmxBlock / 2 * kPairBytes;
-    rows += kAmxBlock;
+    rows += step;
   }
   BATON_STORE_SUMS(0, upper_left);
   BATON_STORE_SUMS(1, upper_right);
@@ -144,26 +159,61 @@ void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, in
   }
 }
 
+// Rows [row_begin, row_end) of all `rows` by panels [panel_begin, panel_end), inputs [begin, end).
+// Of the weights that `next` begins for each panel, each pass asks for its part.
+void Block(const AmxMatrix& w, const Bf16* x, int rows, int row_begin, int row_end, int panel_begin,
+           int panel_end, int begin, int end, const char* next, size_t next_stride, float* y,
+           size_t y_stride) {
+  const auto inputs = static_cast<size_t>(AmxInputs(w.inputs));
+  const int passes = (row_end - row_begin + kAmxPass - 1) / kAmxPass;
+  constexpr int kLinesOfBlock = kAmxBlock / 2 * static_cast<int>(kPairBytes) / 64;
+  Ahead ahead;
+  ahead.lines_each = next == nullptr ? 0 : (kLinesOfBlock + passes - 1) / passes;
+  int configured = 0;  // Rows that tiles are configured for.
+  for (int row = row_begin; row < row_end; row += kAmxPass) {
+    const int count = std::min(rows - row, kAmxPass);
+    const int upper = std::min(count, kTileRows);
+    const int lower = count - upper;
+    if (configured != count) Configure(upper, lower);
+    configured = count;
+    const auto at = static_cast<size_t>(row);
+    const auto pass = static_cast<size_t>((row - row_begin) / kAmxPass);
+    for (int panel = panel_begin; panel < panel_end; ++panel) {
+      if (next != nullptr) {
+        ahead.at = next + static_cast<size_t>(panel - panel_begin) * next_stride +
+                   pass * static_cast<size_t>(ahead.lines_each * (end - begin) / kAmxBlock) * 64;
+      }
+      (lower > 0 ? Pass<true> : Pass<false>)(w, x + at * inputs, upper, lower, panel, begin, end,
+                                             ahead, y + at * y_stride, y_stride);
+    }
+  }
+}
+
 }  // namespace
 
 void LinearAmx(const AmxMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
                float* y, size_t y_stride) {
   const int all = AmxInputs(w.inputs);
-  const auto inputs = static_cast<size_t>(all);
-  const int block = rows <= kPassRows ? all : kInputBlock;
-  int configured = 0;  // Rows that tiles are configured for.
-  for (int begin = 0; begin < all; begin += block) {
-    const int end = std::min(begin + block, all);
-    for (int panel = panel_begin; panel < panel_end; ++panel) {
-      for (int row = 0; row < rows; row += kPassRows) {
-        const int count = std::min(rows - row, kPassRows);
-        const int upper = std::min(count, kTileRows);
-        const int lower = count - upper;
-        if (configured != count) Configure(upper, lower);
-        configured = count;
-        const auto at = static_cast<size_t>(row);
-        (lower > 0 ? Pass<true> : Pass<false>)(w, x + at * inputs, upper, lower, panel, begin, end,
-                                               y + at * y_stride, y_stride);
+  const size_t panel_bytes = static_cast<size_t>(all) / 2 * kPairBytes;
+  const auto weights = [&](int panel, int input) {
+    return reinterpret_cast<const char*>(w.panels) + static_cast<size_t>(panel) * panel_bytes +
+           static_cast<size_t>(input) / 2 * kPairBytes;
+  };
+  if (rows <= kAmxPass) {
+    Block(w, x, rows, 0, rows, panel_begin, panel_end, 0, all, nullptr, 0, y, y_stride);
+    _tile_release();
+    return;
+  }
+  for (int row = 0; row < rows; row += kRowBlock) {
+    for (int panel = panel_begin; panel < panel_end; panel += kPanelGroup) {
+      const int panels = std::min(panel + kPanelGroup, panel_end);
+      for (int begin = 0; begin < all; begin += kInputBlock) {
+        const int end = std::min(begin + kInputBlock, all);
+        const char* const next = end < all            ? weights(panel, end)
+                                 : panels < panel_end ? weights(panels, 0)
+                                                      : nullptr;
+        Block(w, x, rows, row, std::min(row + kRowBlock, rows), panel, panels, begin, end, next,
+              panel_bytes, y, y_stride);
       }
     }
   }

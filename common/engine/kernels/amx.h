@@ -33,9 +33,17 @@ struct AmxMatrix {
 // Whether this CPU has tiles of bfloat16, and its kernel gives them to this process.
 bool RunsAmx();
 
-// y[r][0, outputs) = w x[r] for panels [panel_begin, panel_end) of w, if RunsAmx(); x is
-// [rows, AmxInputs(inputs)], zero behind the inputs; y has y_stride floats a row. Threads take
-// disjoint panels.
+// Rows of x are read in passes of kAmxPass, the last of which may have fewer:
+// [ceil(rows / kAmxPass)][AmxInputs(inputs) / kAmxBlock][rows of the pass][kAmxBlock]. What a pass
+// multiplies at once is then side by side; rows a power of two apart would all be in the same sets
+// of the first-level cache.
+inline constexpr int kAmxPass = 32;
+
+// Puts row `row` of `rows`, with `inputs` numbers, into its place in x, and zeros behind it.
+void PackAmxInput(const Bf16* numbers, int row, int rows, int inputs, Bf16* x);
+
+// y[r][0, outputs) = w x[r] for panels [panel_begin, panel_end) of w, if RunsAmx(); x has all rows
+// as PackAmxInput puts them; y has y_stride floats a row. Threads take disjoint panels.
 void LinearAmx(const AmxMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
                float* y, size_t y_stride);
 

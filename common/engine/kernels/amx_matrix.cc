@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -41,6 +42,19 @@ size_t PlaceOf(size_t row, int inputs) {
 size_t Step(size_t input) { return input / 2 * 2 * kAmxPanel + input % 2; }
 
 }  // namespace
+
+void PackAmxInput(const Bf16* numbers, int row, int rows, int inputs, Bf16* x) {
+  const int first = row / kAmxPass * kAmxPass;
+  const auto step = static_cast<size_t>(std::min(rows - first, kAmxPass)) * kAmxBlock;
+  Bf16* to = x + static_cast<size_t>(first) * static_cast<size_t>(AmxInputs(inputs)) +
+             static_cast<size_t>(row - first) * kAmxBlock;
+  int done = 0;
+  for (; done + kAmxBlock <= inputs; done += kAmxBlock, to += step) {
+    std::copy_n(numbers + done, kAmxBlock, to);
+  }
+  if (done == inputs) return;
+  std::fill(std::copy_n(numbers + done, inputs - done, to), to + kAmxBlock, Bf16{});
+}
 
 void PackAmxRows(const Bf16* rows, int row_begin, int row_count, int inputs, Bf16* panels) {
   const auto columns = static_cast<size_t>(inputs);

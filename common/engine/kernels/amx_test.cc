@@ -49,17 +49,17 @@ struct Matrix {
     PackAmxRows(rows.data(), 0, outputs, inputs, panels.data());
   }
   AmxMatrix packed() const { return {panels.data(), outputs, inputs}; }
-  // Each row zero behind the inputs.
   std::vector<Bf16> Input(int count) const {
-    const std::vector<Bf16> given =
-        Rounded(RandomFloats(static_cast<size_t>(count) * static_cast<size_t>(inputs), 7));
-    const int width = AmxInputs(inputs);
-    std::vector<Bf16> padded(static_cast<size_t>(count) * static_cast<size_t>(width));
+    return Rounded(RandomFloats(static_cast<size_t>(count) * static_cast<size_t>(inputs), 7));
+  }
+  // Rows [begin, begin + count) of an input, as products take them. What is not written shows.
+  std::vector<Bf16> Packed(const std::vector<Bf16>& input, int begin, int count) const {
+    std::vector<Bf16> x(static_cast<size_t>(count) * static_cast<size_t>(AmxInputs(inputs)),
+                        Bf16{0x7fc0});
     for (int row = 0; row < count; ++row) {
-      std::copy_n(given.data() + int64_t{row} * inputs, inputs,
-                  padded.data() + int64_t{row} * width);
+      PackAmxInput(input.data() + At(begin + row, inputs, 0), row, count, inputs, x.data());
     }
-    return padded;
+    return x;
   }
 };
 
@@ -85,22 +85,22 @@ class AmxTest : public ::testing::Test {
 };
 
 TEST_F(AmxTest, ProductsAreThoseOfTheDefinition) {
-  for (const int rows : {1, 15, 16, 17, 32, 33, 70}) {
+  for (const int rows : {1, 15, 16, 17, 32, 33, 70, 530}) {
     for (const auto& [outputs, inputs] :
-         {std::pair{1, 1}, {16, 33}, {31, 64}, {33, 100}, {96, 2'100}}) {
+         {std::pair{1, 1}, {16, 33}, {31, 64}, {33, 100}, {300, 1'100}}) {
       const Matrix matrix(outputs, inputs);
       const std::vector<Bf16> x = matrix.Input(rows);
       const std::vector<float> wide_x = Wide(x);
       const std::vector<float> wide_w = Wide(matrix.rows);
       const size_t stride = static_cast<size_t>(outputs) + 3;
       std::vector<float> y(static_cast<size_t>(rows) * stride, 7);
-      LinearAmx(matrix.packed(), x.data(), rows, 0, (outputs + kAmxPanel - 1) / kAmxPanel, y.data(),
-                stride);
+      LinearAmx(matrix.packed(), matrix.Packed(x, 0, rows).data(), rows, 0,
+                (outputs + kAmxPanel - 1) / kAmxPanel, y.data(), stride);
       for (int r = 0; r < rows; ++r) {
         for (int o = 0; o < outputs; ++o) {
           double sum = 0;
           for (int i = 0; i < inputs; ++i) {
-            sum += double{wide_x[At(r, AmxInputs(inputs), i)]} * double{wide_w[At(o, inputs, i)]};
+            sum += double{wide_x[At(r, inputs, i)]} * double{wide_w[At(o, inputs, i)]};
           }
           const size_t at = static_cast<size_t>(r) * stride + static_cast<size_t>(o);
           ASSERT_NEAR(y[at], sum, 1e-5 * inputs) << rows << " x " << outputs << " x " << inputs;
@@ -119,13 +119,13 @@ TEST_F(AmxTest, ARowHasTheSameBitsInEveryBatch) {
   constexpr int kRows = 70;
   const std::vector<Bf16> x = matrix.Input(kRows);
   std::vector<float> all(size_t{kRows} * 100);
-  LinearAmx(matrix.packed(), x.data(), kRows, 0, 4, all.data(), 100);
+  LinearAmx(matrix.packed(), matrix.Packed(x, 0, kRows).data(), kRows, 0, 4, all.data(), 100);
   for (const int rows : {1, 5, 16, 20, 33}) {
     for (int begin = 0; begin + rows <= kRows; begin += rows) {
       std::vector<float> some(static_cast<size_t>(rows) * 100);
-      const Bf16* const from = x.data() + At(begin, AmxInputs(2'100), 0);
-      LinearAmx(matrix.packed(), from, rows, 0, 1, some.data(), 100);
-      LinearAmx(matrix.packed(), from, rows, 1, 4, some.data(), 100);
+      const std::vector<Bf16> from = matrix.Packed(x, begin, rows);
+      LinearAmx(matrix.packed(), from.data(), rows, 0, 1, some.data(), 100);
+      LinearAmx(matrix.packed(), from.data(), rows, 1, 4, some.data(), 100);
       ASSERT_EQ(
           std::memcmp(some.data(), all.data() + At(begin, 100, 0), some.size() * sizeof(float)), 0)
           << rows << " rows from " << begin;

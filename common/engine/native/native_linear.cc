@@ -90,13 +90,15 @@ class AmxLinear final : public Linear {
     const auto columns = static_cast<size_t>(kernels::AmxInputs(inputs()));
     const auto given = static_cast<size_t>(inputs());
     // One for all matrices that a thread multiplies by; it is as large as the largest input.
-    thread_local std::vector<Bf16> rounded;
-    rounded.resize(std::max(rounded.size(), static_cast<size_t>(rows) * columns));
-    Bf16* const to = rounded.data();
+    thread_local std::vector<Bf16> packed;
+    packed.resize(std::max(packed.size(), static_cast<size_t>(rows) * columns));
+    Bf16* const to = packed.data();
     pool_.ParallelFor(rows, [&](int begin, int end) {
-      for (auto row = static_cast<size_t>(begin); row < static_cast<size_t>(end); ++row) {
-        table_.to_bf16(x + row * given, given, to + row * columns);
-        std::fill(to + row * columns + given, to + (row + 1) * columns, Bf16{});
+      thread_local std::vector<Bf16> rounded;
+      rounded.resize(std::max(rounded.size(), given));
+      for (int row = begin; row < end; ++row) {
+        table_.to_bf16(x + static_cast<size_t>(row) * given, given, rounded.data());
+        kernels::PackAmxInput(rounded.data(), row, rows, inputs(), to);
       }
     });
     const int panels = (outputs() + kernels::kAmxPanel - 1) / kernels::kAmxPanel;
