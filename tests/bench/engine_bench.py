@@ -1,4 +1,4 @@
-"""Layers of large models, element types, libtorch and llama.cpp beside the machine's own limits, with one thread and with two.
+"""Layers of large models, element types, libtorch and llama.cpp beside the machine's own limits; one thread and two.
 
 Runs one program after another, each of which gives a flat JSON object, and prints them as one. A row that has to
 reach something is told with it on standard error. Kernels by themselves are `./dev bench kernels`.

@@ -25,7 +25,7 @@ BENCHES = {
     "checksum": ("//common/base:checksum_benchmark", "hashing activations, by the widest instructions", "google"),
     "colocated": ("//services/baton", "chains that decode: time between tokens, prefixes, beside a pair", "script"),
     "cpu": ("//services/baton", "a timed profile of this processor, fitted to real chunks and steps", "script"),
-    "engine": ("//tests/bench:engine", "layers of large models and element types beside the machine's limits", "script"),
+    "engine": ("//tests/bench:engine", "layers of large models beside the limits of the machine", "script"),
     "grammar": ("//tests/bench:grammar_bench", "masks and compiling of structured output, validity of random texts",
                 "script"),
     "hops": ("//services/baton", "where the milliseconds go that `timed` finds added, by spans", "script"),
