@@ -315,6 +315,7 @@ TEST(Phi3Test, HasItsPublishedNumbers) {
   EXPECT_EQ(mini.rope_dim(), 96);
   EXPECT_EQ(mini.sliding_window, 0) << "longer than the context";
   EXPECT_EQ(mini.max_position_embeddings, 4096) << "from there on longrope depends on the length";
+  EXPECT_EQ(mini.LongestContext(), 131072);
   Json json = Phi4Mini();  // Phi-4.
   for (const char* key : {"rope_scaling", "partial_rotary_factor"}) json.erase(key);
   json["hidden_size"] = 5120;
@@ -365,6 +366,13 @@ TEST(Phi3Test, WhatDecidesTheMathematicsIsInTheFingerprint) {
   Json plain = Phi4Mini();
   plain.erase("rope_scaling");
   ExpectOtherFingerprints(plain, {{"partial_rotary_factor", 0.5}});
+  Json long_factors = Phi4Mini();
+  long_factors["rope_scaling"]["long_factor"][1] = 2.0;
+  ModelConfig stretched = Parse(long_factors);
+  EXPECT_EQ(ConfigFingerprint(stretched), ConfigFingerprint(Parse(Phi4Mini())))
+      << "what is not used does not count";
+  stretched.Stretch(131072);
+  EXPECT_NE(ConfigFingerprint(stretched), ConfigFingerprint(Parse(Phi4Mini())));
 }
 
 TEST(Phi3Test, RefusesByName) {

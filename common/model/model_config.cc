@@ -296,6 +296,19 @@ int64_t ModelConfig::LayerParameters(int begin, int end) const {
                           experts.held * expert + 3 * hidden * experts.shared_inner);
 }
 
+void ModelConfig::Stretch(int64_t context_tokens) {
+  if (context_tokens <= max_position_embeddings || LongestContext() == max_position_embeddings) {
+    return;
+  }
+  max_position_embeddings = LongestContext();
+  rope_scaling->divisors = rope_scaling->long_divisors;
+}
+
+int ModelConfig::LongestContext() const {
+  return rope_scaling.has_value() ? std::max(max_position_embeddings, rope_scaling->long_positions)
+                                  : max_position_embeddings;
+}
+
 std::vector<double> ModelConfig::LayerWork() const {
   ModelConfig active = *this;
   active.experts.held = experts.active;
@@ -358,8 +371,9 @@ absl::StatusOr<std::vector<int32_t>> ConfigEosTokenIds(const std::string& model_
   return std::move(config.eos_token_ids);
 }
 
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_path) {
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_path, int64_t context_tokens) {
   BATON_ASSIGN_OR_RETURN(ModelConfig config, LoadConfigJson(model_path));
+  config.Stretch(context_tokens);
 
   const std::string generation_file = absl::StrCat(model_path, "/generation_config.json");
   const absl::StatusOr<std::string> generation = ReadTextFile(generation_file, kMaxConfigBytes);

@@ -157,6 +157,13 @@ struct ModelConfig {
   bool sparse(int layer) const;  // Whether its feed-forward layer consists of experts.
   // How many of layers [begin, end) are sparse.
   int SparseLayers(int begin, int end) const;
+  // If `context_tokens` are more than the model has positions, and longrope has divisors for longer
+  // texts: takes those, for texts of any length, and as many positions as they are made for.
+  // Rejected: to choose by each text's length, as Hugging Face does. A text that becomes longer
+  // would need other keys than those that are in its pages.
+  void Stretch(int64_t context_tokens);
+  // What max_position_embeddings is, or can be stretched to.
+  int LongestContext() const;
   // How much each layer computes for a token beside attention to other tokens: its parameters that
   // a token uses.
   std::vector<double> LayerWork() const;
@@ -171,9 +178,10 @@ struct ModelConfig {
 // Unimplemented is for what is well-formed but not supported (architectures, scalings, ...).
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::string& file);
 
-// Reads config.json, and generation_config.json where present, of `model_path`. NotFound when
-// config.json is missing.
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_path);
+// Reads config.json, and generation_config.json where present, of `model_path`, and stretches it
+// for `context_tokens`; 0: as it is. NotFound when config.json is missing.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_path,
+                                            int64_t context_tokens = 0);
 
 // The "eos_token_id" of config.json alone, without generation_config.json. Errors as above.
 absl::StatusOr<std::vector<int32_t>> ConfigEosTokenIds(const std::string& model_path);

@@ -124,8 +124,7 @@ absl::Status ParseDivisors(const ConfigReader& keys, const char* key, int rope_d
 absl::Status ParseLongRope(const Scaled& in, Rope& rope, RopeScaling& scaling) {
   const ConfigReader& keys = in.rope;
   BATON_RETURN_IF_ERROR(ParseDivisors(keys, "short_factor", in.rope_dim, scaling.divisors));
-  std::vector<double> beyond;  // For longer texts; checked but not used.
-  BATON_RETURN_IF_ERROR(ParseDivisors(keys, "long_factor", in.rope_dim, beyond));
+  BATON_RETURN_IF_ERROR(ParseDivisors(keys, "long_factor", in.rope_dim, scaling.long_divisors));
   BATON_ASSIGN_OR_RETURN(const int original, OriginalPositions(in));
   const double ratio = static_cast<double>(in.max_position_embeddings) / original;
   BATON_ASSIGN_OR_RETURN(scaling.factor, keys.NumberOr("factor", ratio, 1e-6, kFactorMax));
@@ -136,6 +135,7 @@ absl::Status ParseLongRope(const Scaled& in, Rope& rope, RopeScaling& scaling) {
           : std::sqrt(1 + std::log(scaling.factor) / std::log(static_cast<double>(original)));
   BATON_ASSIGN_OR_RETURN(scaling.magnitude,
                          keys.NumberOr("attention_factor", by_formula, 1e-6, kFactorMax));
+  scaling.long_positions = in.max_position_embeddings;
   rope.max_positions = std::min(in.max_position_embeddings, original);
   return absl::OkStatus();
 }

@@ -17,8 +17,8 @@ inline constexpr int kMaxPositions = 1 << 26;
 inline constexpr const char* kRopeKeys[] = {"rope_scaling", "rope_parameters"};
 
 // Frequencies are in radians per position. A page holds keys that are already turned, so a
-// frequency can't depend on how long a text becomes: "dynamic" and "longrope" are served up to the
-// length from which on theirs would.
+// frequency can't depend on how long a text becomes. "dynamic" is served up to the length from
+// which on its would; "longrope" too, or with those of long texts for all (ModelConfig::Stretch).
 enum class RopeKind {
   kLinear,  // Every frequency is divided by `factor`.
   kLlama3,  // Long wavelengths are divided by `factor`, short ones stay, the rest is interpolated.
@@ -39,7 +39,9 @@ struct RopeScaling {
   double beta_fast = 32;
   double beta_slow = 1;
   bool truncate = true;
-  std::vector<double> divisors;  // For longrope; rope_dim / 2.
+  std::vector<double> divisors;       // For longrope; rope_dim / 2.
+  std::vector<double> long_divisors;  // Its divisors in texts that are longer than the original.
+  int long_positions = 0;             // What those may have.
 };
 
 const char* RopeKindName(RopeKind kind);

@@ -110,13 +110,13 @@ absl::Status CheckModelDirectory(const std::string& model_path) {
   return absl::InvalidArgumentError(NotADirectory(model_path));
 }
 
-std::optional<ModelConfig> CheckModelConfig(const std::string& model_path,
+std::optional<ModelConfig> CheckModelConfig(const std::string& model_path, int64_t context_tokens,
                                             std::vector<Finding>& findings) {
   if (const absl::Status directory = CheckModelDirectory(model_path); !directory.ok()) {
     findings.push_back(Error("model_path", std::string(directory.message())));
     return std::nullopt;
   }
-  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_path);
+  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_path, context_tokens);
   if (!config.ok()) {
     std::string message(config.status().message());
     if (absl::IsNotFound(config.status())) absl::StrAppend(&message, OtherFormat(model_path));

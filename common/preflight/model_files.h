@@ -17,8 +17,9 @@ namespace baton {
 // from a mistyped path.
 absl::Status CheckModelDirectory(const std::string& model_path);
 
-// The configuration if the directory has one that Baton runs; else what is wrong, in `findings`.
-std::optional<ModelConfig> CheckModelConfig(const std::string& model_path,
+// The configuration, stretched for `context_tokens` (LoadModelConfig), if the directory has one
+// that Baton runs; else what is wrong, in `findings`.
+std::optional<ModelConfig> CheckModelConfig(const std::string& model_path, int64_t context_tokens,
                                             std::vector<Finding>& findings);
 
 // How the weights of a stage will lie in memory.

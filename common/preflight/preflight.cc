@@ -49,7 +49,8 @@ class Checks {
     CheckTorch();
     CheckParsers();
     const v1::Options& values = report_.values;
-    report_.model = CheckModelConfig(values.model_path(), report_.findings);
+    report_.model =
+        CheckModelConfig(values.model_path(), values.context_length(), report_.findings);
     if (report_.model) PlayProfile();
     if (!report_.model) {
       // Told apart even so: two problems are mended together.
@@ -212,6 +213,14 @@ class Checks {
     } else if (report_.context_tokens < kMinContextTokens) {
       AddError("context_length", absl::StrCat("got ", report_.context_tokens,
                                               "; expected a token of prompt and one of answer"));
+    }
+    const int stretched = report_.model->LongestContext();
+    if (stretched > longest) {
+      report_.findings.push_back(
+          {Finding::Severity::kWarning, "context_length",
+           absl::StrCat("texts have up to ", longest,
+                        " tokens, as longrope's short_factor is for; ", "with more, up to ",
+                        stretched, ", its long_factor is taken for all")});
     }
   }
 

@@ -310,7 +310,8 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
     BATON_ASSIGN_OR_RETURN(connect_group, ConnectRanks(options.device(), options.advertise_host()));
   }
   BATON_ASSIGN_OR_RETURN(const ModelConfig model,
-                         LoadPlayedModelConfig(options.model_path(), options.timed_profile()));
+                         LoadPlayedModelConfig(options.model_path(), options.context_length(),
+                                               options.timed_profile()));
   LayerRange layers{0, model.num_hidden_layers};
   if (chain) {
     BATON_ASSIGN_OR_RETURN(

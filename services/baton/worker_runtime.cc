@@ -140,6 +140,7 @@ void WorkerRuntime::Progress(double fraction) {
 absl::Status WorkerRuntime::Load(LayerRange layers) {
   ExecutorOptions options;
   options.model_path = options_.model_path();
+  options.context_tokens = options_.context_length();
   options.layer_begin = layers.begin;
   options.layer_end = layers.end;
   options.page_size = static_cast<int>(options_.page_size());

@@ -77,7 +77,8 @@ RouterService::~RouterService() { Stop(0); }
 absl::StatusOr<std::unique_ptr<RouterService>> RouterService::FromOptions(
     const v1::Options& options, std::shared_ptr<const rpc::ClusterSecurity> security) {
   BATON_ASSIGN_OR_RETURN(const ModelConfig model,
-                         LoadPlayedModelConfig(options.model_path(), options.timed_profile()));
+                         LoadPlayedModelConfig(options.model_path(), options.context_length(),
+                                               options.timed_profile()));
   const std::string& directory =
       options.tokenizer_path().empty() ? options.model_path() : options.tokenizer_path();
   BATON_ASSIGN_OR_RETURN(auto tokenizer, Tokenizer::Load(directory));

@@ -171,3 +171,32 @@ def test_who_names_no_length_may_use_the_whole_context(tiny_model, tmp_path):
             "messages": [{"role": "user", "content": "Tell me all"}], "ignore_eos": True})
         assert status == 200 and body["usage"]["total_tokens"] == 512, body
         assert body["choices"][0]["finish_reason"] == "length" and "warnings" not in body
+
+
+def phi3(directory, name, short, beyond, original):
+    model = clusters.make_model(directory / "made", family="phi3", layers=4)
+    rope = {"type": "longrope", "short_factor": short, "long_factor": beyond, "attention_factor": 1.2}
+    keys = {"rope_scaling": rope, "original_max_position_embeddings": original, "max_position_embeddings": 1024}
+    return edited(model, directory / name, config=keys)
+
+
+def test_a_longer_context_takes_the_factors_that_it_was_made_for(tmp_path):
+    short, beyond = [1.0] * 6, [1.0, 1.5, 3.0, 6.0, 12.0, 24.0]
+    stretched = phi3(tmp_path, "stretched", short, beyond, original=64)
+    always = phi3(tmp_path, "always", beyond, beyond, original=1024)
+    prompt = [(7 * i) % 256 for i in range(200)]
+    texts = {}
+    for name, model, flags in (("short", stretched, []), ("stretched", stretched, ["--context-length", 1024]),
+                               ("always", always, [])):
+        with clusters.Cluster(model, tmp_path, stages=2, flags=["--page-size", 16, *flags],
+                              router_flags=flags) as cluster, Client(cluster.target) as client:
+            texts[name] = [client.greedy(tokens, 30).tokens for tokens in (prompt[:20], prompt)
+                           if name != "short" or len(tokens) < 64]
+            if name == "short":
+                error = client.greedy(prompt, 30).error
+                assert error is not None and "64" in error.details(), error
+    assert texts["stretched"] == texts["always"]
+    assert texts["short"][0] != texts["always"][0], "the factors make no difference"
+    said = subprocess.run([clusters.BATON, "validate", "--model-path", stretched], capture_output=True, text=True,
+                          check=False, timeout=60)
+    assert said.returncode == 0 and "with more, up to 1024, its long_factor is taken" in said.stdout + said.stderr

@@ -56,8 +56,7 @@ TEST(RotaryTest, TurnsAsHuggingFaceDoes) {
   }
 }
 
-// Longer texts would need long_factor for all their keys, also for those that pages have already.
-TEST(RotaryTest, LongRopeTakesItsShortFactors) {
+TEST(RotaryTest, LongRopeTakesItsShortFactorsUnlessItIsStretched) {
   std::vector<double> ones(32, 1.0);
   std::vector<double> tens(32, 10.0);
   const Json shape = {
@@ -66,13 +65,23 @@ TEST(RotaryTest, LongRopeTakesItsShortFactors) {
       {"max_position_embeddings", 8192},
       {"original_max_position_embeddings", 2048},
       {"rope_scaling", {{"type", "su"}, {"short_factor", ones}, {"long_factor", tens}}}};
-  const auto config = ParseModelConfig(ConfigOf(shape).dump(), "config.json");
+  auto config = ParseModelConfig(ConfigOf(shape).dump(), "config.json");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->max_position_embeddings, 2048);
   std::vector<float> cos(32);
   std::vector<float> sin(32);
   Rotary(*config).Angles(1, cos.data(), sin.data());
   EXPECT_NEAR(TurnOf(cos[0], sin[0]).angle, 1.0, 1e-6);
+  EXPECT_NEAR(TurnOf(cos[0], sin[0]).magnitude, std::sqrt(1 + std::log(4.0) / std::log(2048.0)),
+              1e-6);
+  for (const int context : {0, 2048}) {
+    config->Stretch(context);
+    EXPECT_EQ(config->max_position_embeddings, 2048) << context;
+  }
+  config->Stretch(2049);
+  EXPECT_EQ(config->max_position_embeddings, 8192);
+  Rotary(*config).Angles(1, cos.data(), sin.data());
+  EXPECT_NEAR(TurnOf(cos[0], sin[0]).angle, 0.1, 1e-6);
   EXPECT_NEAR(TurnOf(cos[0], sin[0]).magnitude, std::sqrt(1 + std::log(4.0) / std::log(2048.0)),
               1e-6);
 }

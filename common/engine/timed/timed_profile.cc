@@ -154,8 +154,9 @@ absl::StatusOr<TimedProfile> LoadTimedProfile(const std::string& path) {
 }
 
 absl::StatusOr<ModelConfig> LoadPlayedModelConfig(const std::string& model_path,
+                                                  int64_t context_tokens,
                                                   const std::string& timed_profile) {
-  BATON_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_path));
+  BATON_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_path, context_tokens));
   if (timed_profile.empty()) return config;
   BATON_ASSIGN_OR_RETURN(const TimedProfile profile, LoadTimedProfile(timed_profile));
   return profile.Apply(std::move(config));

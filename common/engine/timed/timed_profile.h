@@ -63,8 +63,10 @@ absl::StatusOr<TimedProfile> ParseTimedProfile(std::string_view text, const std:
 // NotFound if there is no such file.
 absl::StatusOr<TimedProfile> LoadTimedProfile(const std::string& path);
 
-// LoadModelConfig(model_path), with the profile's sizes if `timed_profile` is not empty.
+// LoadModelConfig(model_path, context_tokens), with the profile's sizes if `timed_profile` is not
+// empty.
 absl::StatusOr<ModelConfig> LoadPlayedModelConfig(const std::string& model_path,
+                                                  int64_t context_tokens,
                                                   const std::string& timed_profile);
 
 // The sequences of one step.

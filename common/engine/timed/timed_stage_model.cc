@@ -77,7 +77,8 @@ absl::StatusOr<std::unique_ptr<StageModel>> TimedStageModel::Create(
     return InvalidField("timed_profile", "is empty; the timed executor plays what a profile says");
   }
   BATON_ASSIGN_OR_RETURN(TimedProfile profile, LoadTimedProfile(options.timed_profile));
-  BATON_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(options.model_path));
+  BATON_ASSIGN_OR_RETURN(ModelConfig config,
+                         LoadModelConfig(options.model_path, options.context_tokens));
   config = profile.Apply(std::move(config));
   BATON_RETURN_IF_ERROR(CheckExecutorSizes(options.page_size, options.threads));
   KvGeometry kv;

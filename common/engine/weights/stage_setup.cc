@@ -28,7 +28,8 @@ KvGeometry GeometryOf(const ExecutorOptions& options, const ModelShard& shard, i
 }  // namespace
 
 absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options) {
-  BATON_ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(options.model_path));
+  BATON_ASSIGN_OR_RETURN(ModelConfig config,
+                         LoadModelConfig(options.model_path, options.context_tokens));
   const int layer_end = options.layer_end < 0 ? config.num_hidden_layers : options.layer_end;
   BATON_RETURN_IF_ERROR(ValidateLayerRange(config, options.layer_begin, layer_end));
   BATON_RETURN_IF_ERROR(CheckExecutorSizes(options.page_size, options.threads));
