@@ -58,6 +58,7 @@ absl::StatusOr<prefill::Start> DecodeRpc::Check(const v1::ReserveRequest& reques
   }
   v1::SamplingParams sampling = request.sampling();
   sampling.clear_prompt_logprobs();  // They are told by who reads the prompt.
+  if (!sampling.logprobs()) sampling.clear_top_logprobs();
   BATON_ASSIGN_OR_RETURN(
       auto sampler, TokenSampler::Create(sampling, options_.eos_ids, options_.vocab_size,
                                          options_.constraints));

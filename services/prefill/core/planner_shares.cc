@@ -161,7 +161,9 @@ void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
   if (OldestBegins()) {
     const uint64_t oldest = queue.front();
     Admit(oldest, plan, now_us);
-    budget -= Give(oldest, std::min<double>(budget, limits.page_size), limits.page_size);
+    // A page, whatever it costs: behind a cached prefix that is more than one of the budget's.
+    const double price = Give(oldest, NextPagePrice(oldest) + 1, limits.page_size);
+    budget = std::max(budget - price, 0.0);
   }
   const uint64_t* leader = Leader();
   const bool shares = limits.shares_plans && !PlansHoldWholePrompts();
