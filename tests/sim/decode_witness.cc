@@ -264,7 +264,11 @@ void DecodeWitness::SeeRetraction(Session& session) {
       });
   if (is_oldest) Complain(attempt_id, "gives way, and is the oldest that may");
   session.opened = session.told = false;
-  session.read_here = true;
+  if (session.ticket) {
+    session.read_here = true;
+  } else {
+    session.generation = 0;  // It waits for another grant.
+  }
 }
 
 // A token comes of a commit, or of what was read here.

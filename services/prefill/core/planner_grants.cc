@@ -8,8 +8,8 @@
 // another owner's page.
 //
 // Grants go out between plans, in the order of turns, as soon as there is room: a ticket waits for
-// no step. Their room is a place, a slot, and pages as for any prompt. What gives way before its
-// KV is there is read here later (planner_growth.cc), and its writers are told that it is over.
+// no step. Their room is a place, a slot, and pages as for any prompt. What gives way with a ticket
+// is read here later (planner_growth.cc), and its writers are told that it is over.
 //
 // KV of one number of ranks is equal to the last bit, and that of another is not, so the cache
 // keeps them apart, and keeps of foreign prompts what the writers wrote alone.
@@ -108,7 +108,8 @@ bool ChainPlanner::State::GrantNext(int64_t now_us) {
   return true;
 }
 
-void ChainPlanner::State::GiveTicket(uint64_t attempt_id, const Request& request) {
+void ChainPlanner::State::GiveTicket(uint64_t attempt_id, Request& request) {
+  request.has_ticket = true;
   Ticket ticket;
   ticket.decode = limits.granting;
   ticket.slot = request.grant->slot;

@@ -383,6 +383,39 @@ TEST_F(GrantsTest, ATicketWaitsForEveryRank) {
   EXPECT_EQ(used(), 0);
 }
 
+// Nobody has its ticket, so nobody reads its prompt: it is granted pages again.
+TEST_F(GrowingGrantsTest, AGrantWithoutATicketIsGrantedAgain) {
+  Up(3, 2);
+  Send(Request(1, 15, 20));
+  const KvGrant first = All<GrantKv>().at(0).grant;
+  Send(RankGranted{1, first.slot, first.generation});
+  const Ticket ticket = All<HandOutTicket>().at(0).ticket;
+  Commit(ticket, 41, 1);
+  Commit(ticket);
+  Drain(ticket);
+  Drain(ticket, 1);
+  Send(Request(2, 20, 2));
+  const KvGrant second = All<GrantKv>().at(0).grant;
+  while (!RetractedOnce()) {
+    const Plan plan = plans_.at(done_++);
+    Send(StagePlanDone{0, kEpoch, {plan.number, 10, 1}, 1});
+    Drawn(0, plan, 41);
+  }
+  Send(KvHeard{0, KvDrained{second.slot, second.generation}});
+  Send(KvHeard{1, KvDrained{second.slot, second.generation}});
+  EXPECT_EQ(planner_->load().queued, 1);
+  Send(AbortRequested{1, absl::CancelledError("client")});
+  while (done_ < plans_.size()) {
+    const Plan plan = plans_.at(done_++);
+    Send(StagePlanDone{0, kEpoch, {plan.number, 10, 1}, 1});
+    Drawn(0, plan, 41);
+  }
+  Closed(0, 1);
+  Send(StageRequestClosed{0, kEpoch, {1, absl::OkStatus(), 0, 0, 0}, 1});
+  ASSERT_EQ(All<GrantKv>().size(), 2u);
+  EXPECT_GT(All<GrantKv>()[0].grant.generation, second.generation);
+}
+
 TEST_F(GrantsTest, GenerationsGoOnFromWhatRanksHaveHad) {
   Up(64, 2, /*newest=*/41);
   Send(Request(1));

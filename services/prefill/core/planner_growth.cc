@@ -98,11 +98,12 @@ void ChainPlanner::State::Requeue(uint64_t attempt_id) {
   ReleasePages(request);
   std::erase(open, attempt_id);
   request.open = request.told = request.retracting = request.abort_issued = false;
-  request.writers.clear();
   request.pages.clear();
   request.new_page = -1;
   request.prefix = {};
   request.planned_tokens = request.computed_tokens = 0;
+  if (request.has_ticket) request.writers.clear();  // It is read here.
+  if (!request.writers.empty()) request.planned_tokens = request.prompt_tokens;
   request.over_us = kNeverUs;
   if (request.text.empty()) request.outcome = {};  // Its prompt is computed anew.
   const int read = request.read_tokens - request.prompt_tokens;

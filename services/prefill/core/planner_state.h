@@ -126,6 +126,7 @@ struct ChainPlanner::State {
 
     // Whose KV others write.
     std::vector<KvWriter> writers;  // Until its commit, or until it is to be read here.
+    bool has_ticket = false;
     bool has_tokens = true;
     bool foreign = false;  // By another number of ranks than the chain's: its bits may differ.
     std::optional<Grant> grant;
@@ -229,7 +230,7 @@ struct ChainPlanner::State {
   absl::Status CheckGrants() const;
   void AdmitGrants(int64_t now_us);
   bool GrantNext(int64_t now_us);
-  void GiveTicket(uint64_t attempt_id, const Request& request);
+  void GiveTicket(uint64_t attempt_id, Request& request);
   Request* HolderOf(uint32_t slot, uint64_t generation, uint64_t& attempt_id);
   void HeardCommitted(int rank, const KvCommitted& event, int64_t now_us);
   void HeardDrained(int rank, const KvDrained& event);
