@@ -60,8 +60,8 @@ absl::StatusOr<prefill::Start> DecodeRpc::Check(const v1::ReserveRequest& reques
   sampling.clear_prompt_logprobs();  // They are told by who reads the prompt.
   if (!sampling.logprobs()) sampling.clear_top_logprobs();
   BATON_ASSIGN_OR_RETURN(
-      auto sampler, TokenSampler::Create(sampling, options_.eos_ids, options_.vocab_size,
-                                         options_.constraints));
+      auto sampler,
+      TokenSampler::Create(sampling, options_.eos_ids, options_.vocab_size, options_.constraints));
   const bool goes_on = sampler.drawn_tokens() > 0 && sampler.params().NeedsHistory();
   BATON_RETURN_IF_ERROR(CheckPrompt(request, sampler.params().NeedsPrompt() || goes_on));
   BATON_RETURN_IF_ERROR(sampler.CheckDrawn(request.prompt_tokens()));
@@ -85,11 +85,11 @@ absl::StatusOr<prefill::Start> DecodeRpc::Check(const v1::ReserveRequest& reques
   start.uses_cache = request.uses_cache() && !request.prompt_token_ids().empty();
   start.cache_salt = request.cache_salt();
   start.timeout_ms = request.timeout_ms();
-  start.prompt = std::make_shared<const prefill::PromptContext>(prefill::PromptContext{
-      {request.prompt_token_ids().begin(), request.prompt_token_ids().end()},
-      std::move(sampling),
-      std::move(sampler),
-      {}});
+  start.prompt = std::make_shared<const prefill::PromptContext>(
+      prefill::PromptContext{{request.prompt_token_ids().begin(), request.prompt_token_ids().end()},
+                             std::move(sampling),
+                             std::move(sampler),
+                             {}});
   return start;
 }
 
@@ -105,9 +105,8 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
     return call.get();
   }
   const uint64_t attempt_id = start->attempt_id;
-  const bool posted = options_.loop->Post([shell = options_.shell, call, start = *std::move(start)] {
-    shell->Reserve(start, call);
-  });
+  const bool posted = options_.loop->Post(
+      [shell = options_.shell, call, start = *std::move(start)] { shell->Reserve(start, call); });
   if (!posted) {
     call->Refuse(Own(Busy()));
     return call.get();

@@ -87,11 +87,10 @@ class DecodeService::Front final : public prefill::Front {
         options.self.id, chain.chain, kv, options.kv_lease_ms * 1000,
         [loop = chain.loop](auto task) { return loop->PostCompletion(std::move(task)); }});
     const ModelConfig& model = parts.executor->config();
-    rpc_ = std::make_unique<DecodeRpc>(
-        DecodeRpc::Options{options.self.id, model.vocab_size, options.max_context_tokens,
-                           model.num_hidden_layers, model.num_key_value_heads,
-                           parts.executor->tensor_rank().size, model.eos_token_ids,
-                           parts.constraints, chain.loop.get(), shell_.get(), parts.tracer});
+    rpc_ = std::make_unique<DecodeRpc>(DecodeRpc::Options{
+        options.self.id, model.vocab_size, options.max_context_tokens, model.num_hidden_layers,
+        model.num_key_value_heads, parts.executor->tensor_rank().size, model.eos_token_ids,
+        parts.constraints, chain.loop.get(), shell_.get(), parts.tracer});
   }
 
   std::vector<grpc::Service*> services() override {
@@ -141,9 +140,8 @@ absl::StatusOr<std::unique_ptr<DecodeService>> DecodeService::Create(const Decod
   chain.make_front = [&](const prefill::FrontParts& cores) {
     return std::make_unique<Front>(options, parts, service->kv_.get(), cores);
   };
-  BATON_ASSIGN_OR_RETURN(
-      service->chain_,
-      prefill::PrefillService::Create(ChainOptionsOf(options, *parts.executor), chain));
+  BATON_ASSIGN_OR_RETURN(service->chain_, prefill::PrefillService::Create(
+                                              ChainOptionsOf(options, *parts.executor), chain));
   BATON_RETURN_IF_ERROR(service->kv_->Start());
   return service;
 }

@@ -392,8 +392,7 @@ TEST_F(DecodeServiceTest, StopEndsWhatRunsWithUnavailable) {
   HandOver(*ticket, PromptKv(layout_, 2, 5), 17);
   Notification first_token;
   auto answer = std::async(std::launch::async, [&] {
-    return Generate(1, ticket->generation,
-                    [&](grpc::ClientContext&) { first_token.Notify(); });
+    return Generate(1, ticket->generation, [&](grpc::ClientContext&) { first_token.Notify(); });
   });
   first_token.WaitForNotification();
   auto stopped = std::async(std::launch::async, [&] { service_->Stop(); });

@@ -61,8 +61,8 @@ void DecodeShell::Open(uint64_t attempt_id, uint64_t generation,
     absl::Status status = owed.status();
     // Its ticket was on its way to the router when the drain's time ended it.
     if (absl::IsNotFound(status) && options_.chain->draining()) {
-      status = EndedByDrain(absl::UnavailableError(
-          absl::StrCat(status.message(), ": a drain ended it")));
+      status = EndedByDrain(
+          absl::UnavailableError(absl::StrCat(status.message(), ": a drain ended it")));
     }
     return stream->Conclude(Own(std::move(status)));
   }

@@ -75,7 +75,7 @@ class PrefillService {
     ConnectGroup connect_group;                                      // For stages of several ranks.
     std::shared_ptr<const rpc::ClusterSecurity> security = nullptr;  // Null: peers are not checked.
     Constraints* constraints = nullptr;  // Null: texts can't be constrained.
-    KvInlet* inlet = nullptr;            // Of a decode service. Its events go to OnLease.
+    KvInlet* inlet = nullptr;            // In a decode service. Its events go to OnLease.
     std::function<std::unique_ptr<Front>(const FrontParts&)> make_front = {};
   };
 
@@ -139,9 +139,9 @@ class PrefillService {
   std::unique_ptr<RankSweep> sweep_;
   std::unique_ptr<links::GroupJoiner> joiner_;
   std::unique_ptr<StageShell> stage_;
-  std::unique_ptr<ChainShell> chain_;  // On the chain's member 0.
-  std::unique_ptr<StageLink> link_;    // On all others.
-  std::unique_ptr<RankGrants> grants_;  // Of a decode service.
+  std::unique_ptr<ChainShell> chain_;   // On the chain's member 0.
+  std::unique_ptr<StageLink> link_;     // On all others.
+  std::unique_ptr<RankGrants> grants_;  // In a decode service.
   std::unique_ptr<PrefillRpc> rpc_;     // Or, with make_front:
   std::unique_ptr<Front> front_;
   std::unique_ptr<grpc::Server> server_;

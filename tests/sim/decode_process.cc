@@ -92,6 +92,7 @@ void DecodeProcess::HandleOne(const prefill::PlannerEvent& event) {
   witness_.Before(event);
   std::vector<prefill::PlannerAction> actions;
   planner_.Handle(event, world_.now_us(), actions);
+  if (std::holds_alternative<prefill::ChainDown>(event)) grants_.EndEpoch();
   FreePages();
   witness_.After(actions, planner_);
   if (!world_.violation().empty()) return;
@@ -227,19 +228,18 @@ void DecodeProcess::OpenStaleStream(uint64_t attempt_id, uint64_t generation) {
 
 void DecodeProcess::SendToken(uint64_t attempt_id, const SampledToken& token) {
   const uint64_t call = sessions_.at(attempt_id).stream_call;
-  world_.AnswerOnCall<RouterProcess>(call, node_, "token",
-                                     [call, attempt_id, token](RouterProcess& router) {
-                                       router.Token(call, attempt_id, token);
-                                     });
+  world_.AnswerOnCall<RouterProcess>(
+      call, node_, "token",
+      [call, attempt_id, token](RouterProcess& router) { router.Token(call, attempt_id, token); });
 }
 
 void DecodeProcess::EndStream(uint64_t call, uint64_t attempt_id,
                               const decode::TicketBook::Outcome& outcome) {
   if (outcome.ok()) {
-    world_.AnswerOnCall<RouterProcess>(call, node_, "decode finish",
-                                       [call, attempt_id, reason = *outcome](RouterProcess& router) {
-                                         router.DecodeFinished(call, attempt_id, reason);
-                                       });
+    world_.AnswerOnCall<RouterProcess>(
+        call, node_, "decode finish", [call, attempt_id, reason = *outcome](RouterProcess& router) {
+          router.DecodeFinished(call, attempt_id, reason);
+        });
   }
   absl::Status status = outcome.status();
   if (!status.ok() && !LegOf(status).has_value()) status = WithLeg(status, "decode", self_.id);
@@ -347,9 +347,9 @@ bool DecodeProcess::AtRest(std::string& why_not) const {
   if (!DecodeRank::AtRest(why_not)) return false;
   const prefill::PlannerLoad load = planner_.load();
   if (planner_.AtRest() && book_.empty() && load.owned_pages == 0) return true;
-  why_not = absl::StrCat("queued ", load.queued, " open ", load.open, " owned pages ",
-                         load.owned_pages, " plans in flight ", load.plans_in_flight, ", ",
-                         sessions_.size(), " sessions");
+  why_not =
+      absl::StrCat("queued ", load.queued, " open ", load.open, " owned pages ", load.owned_pages,
+                   " plans in flight ", load.plans_in_flight, ", ", sessions_.size(), " sessions");
   return false;
 }
 

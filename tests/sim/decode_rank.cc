@@ -76,7 +76,6 @@ void DecodeRank::EndEpoch(const absl::Status& why) {
   epoch_ = 0;
   group_.Leave(why);
   HandleStage(prefill::EpochEnded{});
-  grants_.EndEpoch();
 }
 
 void DecodeRank::HandleOne(const prefill::StageEvent& event) {
@@ -120,9 +119,9 @@ absl::Status DecodeRank::CheckInvariants() const {
 bool DecodeRank::AtRest(std::string& why_not) const {
   const LeaseTable& leases = kv_.leases();
   if (stage_.AtRest() && grants_.AtRest() && leases.AtRest()) return true;
-  why_not = absl::StrCat("a decode rank holds ", stage_.held_pages(), " and ",
-                         grants_.held_pages(), " pages, grants ", leases.active_grants(),
-                         " draining ", leases.draining());
+  why_not =
+      absl::StrCat("a decode rank holds ", stage_.held_pages(), " and ", grants_.held_pages(),
+                   " pages, grants ", leases.active_grants(), " draining ", leases.draining());
   return false;
 }
 

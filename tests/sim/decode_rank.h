@@ -1,6 +1,6 @@
 // A process of a simulated decode service: rank 0, which is the service to routers and plans, or
-// another one. What both have: the real Stage and RankGrants, a real LeaseTable and an executor over
-// its own heads.
+// another one. What both have: the real Stage and RankGrants, a real LeaseTable and an executor
+// over its own heads.
 #ifndef TESTS_SIM_DECODE_RANK_H_
 #define TESTS_SIM_DECODE_RANK_H_
 
@@ -74,7 +74,7 @@ class DecodeRank : public Process {
   const int node_;
   const InstanceRef self_;
   const TensorRank rank_;
-  uint64_t epoch_ = 0;               // That has begun here; 0: none.
+  uint64_t epoch_ = 0;                // That has begun here; 0: none.
   std::vector<InstanceRef> members_;  // The epoch's.
   prefill::Stage stage_;
   SimMemory memory_;

@@ -98,8 +98,8 @@ bool DecodeSteps::ComputeRow(size_t row, const std::vector<DecodeSteps*>& ranks,
     parts.push_back({&rank->memory_, pages});
   }
   if (first.sequence == nullptr || end > first.sequence->positions()) {
-    world_.Violate(absl::StrCat(self_, " computes past the end of attempt ",
-                                first.run.item.attempt_id));
+    world_.Violate(
+        absl::StrCat(self_, " computes past the end of attempt ", first.run.item.attempt_id));
     return false;
   }
   SimMemory::ForwardTogether(parts, first.begin(), x);
@@ -142,8 +142,8 @@ void DecodeSteps::StepBegins(const absl::StatusOr<std::vector<uint64_t>>& taken_
   if (!taken_for.ok()) return EndTogether(taken_for.status());
   if (std::count(taken_for->begin(), taken_for->end(), DigestOf(step.compute)) !=
       topology_.decode_ranks) {
-    return world_.Violate(
-        absl::StrCat(self_, " sums up step ", step.compute.number, " with ranks that compute another one"));
+    return world_.Violate(absl::StrCat(self_, " sums up step ", step.compute.number,
+                                       " with ranks that compute another one"));
   }
   const StageGroups::Step* const together = ComputeTogether();
   if (!world_.violation().empty()) return;
@@ -202,8 +202,8 @@ void DecodeSteps::StepEnds(const absl::Status& status) {
     const bool same =
         all.ok() && std::count(all->begin(), all->end(), taken_for) == topology_.decode_ranks;
     if (all.ok() && (!step.computed || !same)) {
-      return world_.Violate(
-          absl::StrCat(self_, " ends step ", step.compute.number, ", which its ranks have not computed"));
+      return world_.Violate(absl::StrCat(self_, " ends step ", step.compute.number,
+                                         ", which its ranks have not computed"));
     }
     EndTogether(all.status());
   });
@@ -246,8 +246,8 @@ void DecodeSteps::End(const absl::Status& status) {
     memory_.LetGo(row.run.pages);
   }
   if (!steps_.empty()) BeginNext();  // A follower may have the next one already.
-  hooks_.ended({step.compute.epoch, step.compute.number, status,
-                world_.now_us() - step.begun_us, std::move(step.rows)});
+  hooks_.ended({step.compute.epoch, step.compute.number, status, world_.now_us() - step.begun_us,
+                std::move(step.rows)});
 }
 
 }  // namespace baton::sim

@@ -173,8 +173,8 @@ void DecodeWitness::See(const prefill::GrantKv& action) {
     world_.Violate(absl::StrCat(self_.id, ": generation ", generation, " is used again"));
   }
   last_generation_ = generation;
-  const auto oldest = std::min_element(
-      sessions_.begin(), sessions_.end(), [](const auto& one, const auto& two) {
+  const auto oldest =
+      std::min_element(sessions_.begin(), sessions_.end(), [](const auto& one, const auto& two) {
         return std::pair(one.second.begun(), one.second.order) <
                std::pair(two.second.begun(), two.second.order);
       });
@@ -189,8 +189,14 @@ void DecodeWitness::See(const prefill::GrantKv& action) {
   session.generation = generation;
   session.opened = true;
   Grant& grant = grants_[generation];
-  grant = {attempt_id,   action.grant.slot, action.grant.pages, AllRanks(1),
-           AllRanks(0), AllRanks(0),       false,              false};
+  grant = {attempt_id,
+           action.grant.slot,
+           action.grant.pages,
+           AllRanks(1),
+           AllRanks(0),
+           AllRanks(0),
+           false,
+           false};
   CheckGrant(session, grant, action);
   for (const int page : grant.pages) {
     if (!granted_pages_.emplace(page, generation).second) {
@@ -257,11 +263,10 @@ bool DecodeWitness::IsCommitted(const Session& session) const {
 void DecodeWitness::SeeRetraction(Session& session) {
   const uint64_t attempt_id = session.request.attempt_id;
   if (!session.request.has_tokens) Complain(attempt_id, "gives way, and can't be read here");
-  const bool is_oldest =
-      std::none_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
-        return entry.second.opened && entry.second.request.has_tokens &&
-               entry.second.order < session.order;
-      });
+  const bool is_oldest = std::none_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    return entry.second.opened && entry.second.request.has_tokens &&
+           entry.second.order < session.order;
+  });
   if (is_oldest) Complain(attempt_id, "gives way, and is the oldest that may");
   session.opened = session.told = false;
   if (session.ticket) {
@@ -369,8 +374,9 @@ void DecodeWitness::SeeItem(Session& session, const prefill::PlanItem& item) {
   const bool right = item.token_count == 1 && item.draws && item.token == fed.token &&
                      item.token_begin == prompt + session.delivered - 1;
   // Read again, it ends with the token that was told last.
-  const bool reads = session.read_here && item.token_begin + item.token_count ==
-                                              prompt + session.delivered && item.draws;
+  const bool reads = session.read_here &&
+                     item.token_begin + item.token_count == prompt + session.delivered &&
+                     item.draws;
   if (!right && !reads) Complain(item.attempt_id, "is fed another token than its last");
   if (item.new_page >= 0) CheckPages(session, {item.new_page}, session.generation);
 }

@@ -107,13 +107,13 @@ class DecodeWitness {
   bool draining_ = false;
   int page_count_ = 0;
   uint64_t last_generation_ = 0;
-  std::map<uint64_t, Session> sessions_;         // By attempt.
-  std::map<uint64_t, uint64_t> prompts_;         // By attempt, of all that ever were.
-  std::map<uint64_t, Grant> grants_;             // By generation, until it is drained.
-  std::map<int, uint64_t> granted_pages_;        // Page -> generation, of these.
-  std::set<uint64_t> ends_due_;                  // Attempts: in this Handle.
-  std::set<uint64_t> may_end_;                   // Attempts whose draw has failed.
-  std::optional<uint64_t> asked_;                // Attempt: in this Handle.
+  std::map<uint64_t, Session> sessions_;   // By attempt.
+  std::map<uint64_t, uint64_t> prompts_;   // By attempt, of all that ever were.
+  std::map<uint64_t, Grant> grants_;       // By generation, until it is drained.
+  std::map<int, uint64_t> granted_pages_;  // Page -> generation, of these.
+  std::set<uint64_t> ends_due_;            // Attempts: in this Handle.
+  std::set<uint64_t> may_end_;             // Attempts whose draw has failed.
+  std::optional<uint64_t> asked_;          // Attempt: in this Handle.
 };
 
 }  // namespace baton::sim

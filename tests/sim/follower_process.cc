@@ -22,10 +22,9 @@ constexpr size_t kKeptMost = 6;
 
 FollowerProcess::FollowerProcess(World& world, const Topology& topology, StageGroups& groups,
                                  int node, uint64_t incarnation)
-    : DecodeRank(
-          world, topology, groups, node, incarnation,
-          {nullptr, nullptr,
-           [this](const DecodeSteps::Ended& ended) { HandleStage(ResultOf(ended)); }}),
+    : DecodeRank(world, topology, groups, node, incarnation,
+                 {nullptr, nullptr,
+                  [this](const DecodeSteps::Ended& ended) { HandleStage(ResultOf(ended)); }}),
       link_(DecodePlaceOf(topology, node, self_), topology.times.chain),
       link_witness_(world, DecodePlaceOf(topology, node, self_), topology.times.chain) {
   membership_ = std::make_unique<WorkerMembership>(
@@ -33,8 +32,7 @@ FollowerProcess::FollowerProcess(World& world, const Topology& topology, StageGr
       [this] {
         const bool draining = drain_ != nullptr && drain_->draining();
         router::WorkerLoad load;
-        load.free_pages =
-            topology_.PagesOf(node_) - stage_.held_pages() - grants_.held_pages();
+        load.free_pages = topology_.PagesOf(node_) - stage_.held_pages() - grants_.held_pages();
         return WorkerMembership::Status{!draining, load, draining};
       },
       [] {});
@@ -157,7 +155,10 @@ void FollowerProcess::Perform(const links::TryEpoch& action) {
   link_events_.Raise(links::EpochTried{status});
 }
 
-void FollowerProcess::Perform(const links::DropEpoch& action) { EndEpoch(action.why); }
+void FollowerProcess::Perform(const links::DropEpoch& action) {
+  EndEpoch(action.why);
+  grants_.EndEpoch();
+}
 
 void FollowerProcess::Tell(uint64_t call, const char* label, const links::WiringEvent& event) {
   world_.SendOnCall<DecodeProcess>(

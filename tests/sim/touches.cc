@@ -130,9 +130,9 @@ void TouchBy(World& world, int node, const prefill::PlannerAction& action) {
                 absl::StrCat("slot ", grant->grant.slot, ", ", Generation(grant->grant.generation),
                              " is granted pages ", absl::StrJoin(grant->grant.pages, " ")));
   } else if (const auto* revoke = std::get_if<prefill::RevokeKv>(&action)) {
-    world.Touch(node, {Generation(revoke->generation)},
-                absl::StrCat("slot ", revoke->slot, ", ", Generation(revoke->generation),
-                             " is revoked"));
+    world.Touch(
+        node, {Generation(revoke->generation)},
+        absl::StrCat("slot ", revoke->slot, ", ", Generation(revoke->generation), " is revoked"));
   } else if (const auto* finish = std::get_if<prefill::FinishRequest>(&action)) {
     world.Touch(node, {Attempt(finish->attempt_id)},
                 absl::StrCat(Attempt(finish->attempt_id), " leaves the chain: ",

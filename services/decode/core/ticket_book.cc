@@ -44,8 +44,7 @@ absl::StatusOr<TicketBook::Owed> TicketBook::Open(uint64_t attempt_id, uint64_t 
   }
   if (entry.stream_open) {
     Covered<"decode: a second stream">();
-    return absl::AlreadyExistsError(
-        absl::StrCat("attempt ", attempt_id, " has a stream already"));
+    return absl::AlreadyExistsError(absl::StrCat("attempt ", attempt_id, " has a stream already"));
   }
   entry.stream_open = true;
   Owed owed{std::exchange(entry.tokens, {}), entry.outcome};
@@ -78,7 +77,7 @@ TicketBook::EndFor TicketBook::End(uint64_t attempt_id, const Outcome& outcome) 
     if (over_.size() > kept_) Erase(entries_.find(over_.begin()->second));
     return EndFor::kLater;
   }
-  const EndFor end = entry.stream_open          ? EndFor::kStream
+  const EndFor end = entry.stream_open       ? EndFor::kStream
                      : entry.generation == 0 ? EndFor::kReservation
                                              : EndFor::kLater;
   Erase(found);

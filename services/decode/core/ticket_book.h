@@ -51,7 +51,7 @@ class TicketBook {
   // Whether its stream is there to read the token. If not, it is kept.
   bool Deliver(uint64_t attempt_id, const SampledToken& token);
   EndFor End(uint64_t attempt_id, const Outcome& outcome);
-  // Of one that has ended, and whose stream nobody is to open any more.
+  // The request has ended, and its stream is not to be opened any more.
   void ForgetIfOver(uint64_t attempt_id);
 
   // Those whose streams did not open in time, and that go on: they are to be aborted. Others are
@@ -77,8 +77,8 @@ class TicketBook {
   const int64_t stream_lease_us_;
   const size_t kept_;
   Entries entries_;                              // By attempt.
-  std::set<std::pair<int64_t, uint64_t>> due_;   // Of those whose stream is not open.
-  std::set<std::pair<int64_t, uint64_t>> over_;  // Of these, those with an outcome.
+  std::set<std::pair<int64_t, uint64_t>> due_;   // While their stream is not open.
+  std::set<std::pair<int64_t, uint64_t>> over_;  // Those with an outcome.
 };
 
 }  // namespace baton::decode

@@ -52,9 +52,9 @@ absl::Status CheckWriters(const std::vector<KvWriter>& writers, int layers, int 
   for (auto begin = sorted.cbegin(); begin != sorted.cend();) {
     const LayerRange of = begin->layers;
     if (of.begin != covered || of.end <= of.begin) {
-      return InvalidField("writers", absl::StrCat("layers [", of.begin, ", ", of.end,
-                                                  ") follow those up to ", covered,
-                                                  ": every layer needs exactly one stage"));
+      return InvalidField("writers",
+                          absl::StrCat("layers [", of.begin, ", ", of.end, ") follow those up to ",
+                                       covered, ": every layer needs exactly one stage"));
     }
     const auto end = std::find_if(begin, sorted.cend(),
                                   [of](const KvWriter& writer) { return writer.layers != of; });

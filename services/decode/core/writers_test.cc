@@ -25,7 +25,7 @@ TEST(WritersTest, MayBeInAnyOrder) {
 
 TEST(WritersTest, CoverEveryLayerOnce) {
   const std::vector<std::vector<LayerRange>> bad_covers{
-      {},       {{0, 2}},         {{0, 2}, {3, 6}}, {{0, 3}, {2, 6}},         {{0, 7}},
+      {},        {{0, 2}},         {{0, 2}, {3, 6}}, {{0, 3}, {2, 6}},        {{0, 7}},
       {{-1, 6}}, {{0, 6}, {0, 6}}, {{0, 0}, {0, 6}}, {{0, 2}, {2, 2}, {2, 6}}};
   for (const auto& ranges : bad_covers) {
     std::vector<KvWriter> writers;

@@ -42,7 +42,6 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   };
   callbacks.on_down = [this](const absl::Status& reason) {
     options_.stage->EndEpoch(reason);
-    if (options_.grants != nullptr) options_.grants->EndEpoch();
     Handle(ChainDown{reason});
     BeginCompiled(kNeverUs);  // No answers come; they are refused, as all requests now.
   };
@@ -89,13 +88,6 @@ absl::Status ChainShell::BeginOwn(const links::Hello& hello) {
   measured_.assign(stage_layers_.size(), std::nullopt);
   return options_.stage->TryEpoch(
       hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
-}
-
-// A decode service's ranks have no endpoints to one another, so their view says it.
-uint32_t ChainShell::VersionOf(const InstanceRef& member) const {
-  if (!decode()) return options_.peers->ProtocolOf(member);
-  const auto found = versions_.find(member);
-  return found == versions_.end() ? kOldestProtocolVersion : found->second;
 }
 
 ChainUp ChainShell::UpOf(uint64_t epoch, int page_count) const {
@@ -166,10 +158,6 @@ void ChainShell::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
 
 void ChainShell::Generate(prefill::Start start, std::shared_ptr<worker::TokenStream> stream) {
   Ask({std::move(start), {nullptr, std::move(stream), nullptr, nullptr, NowUs()}});
-}
-
-void ChainShell::Reserve(prefill::Start start, std::shared_ptr<Reservation> reservation) {
-  Ask({std::move(start), {nullptr, nullptr, std::move(reservation), nullptr, NowUs()}});
 }
 
 void ChainShell::Ask(Asked asked) {
@@ -306,6 +294,9 @@ void ChainShell::Stop() {
 void ChainShell::HandleOne(const PlannerEvent& event) {
   std::vector<PlannerAction> actions;
   planner_.Handle(event, NowUs(), actions);
+  // Not before: what the planner decided until now counts on them.
+  const bool down = std::holds_alternative<ChainDown>(event);
+  if (down && options_.grants != nullptr) options_.grants->EndEpoch();
   // Plans first: they are computed while the last one's tokens are written out.
   const auto is_plan = [](const PlannerAction& action) {
     return std::holds_alternative<IssuePlan>(action);
@@ -369,36 +360,6 @@ void ChainShell::SendToMembers(const PlanWithContexts& plan) {
 void ChainShell::Perform(const FailChain& action) {
   if (action.stage == 0 && action.rank == 0) return wiring_->Break(action.status);
   wiring_->BreakAt(action.stage, action.rank, action.status);
-}
-
-void ChainShell::Perform(const GrantKv& action) {
-  if (action.rank > 0) return SendGrant(action.rank, ToProto(action));
-  const absl::Status status = options_.grants->Grant(action.grant);
-  BATON_CHECK(status.ok()) << status;
-}
-
-void ChainShell::Perform(const RevokeKv& action) {
-  const absl::Status status = options_.grants->Revoke(action.slot, action.generation);
-  BATON_CHECK(status.ok()) << status;
-  for (int rank = 1; rank < options_.place.ranks(); ++rank) SendGrant(rank, ToProto(action));
-}
-
-void ChainShell::SendGrant(int rank, v1::DecodeOrder order) {
-  v1::LinkRequest request;
-  *request.mutable_order() = std::move(order);
-  wiring_->Send(rank, std::move(request));
-}
-
-void ChainShell::Perform(const HandOutTicket& action) {
-  const Call& call = calls_.at(action.attempt_id);
-  options_.metrics->Observe(Metric::kQueueSeconds,
-                            static_cast<double>(NowUs() - call.begun_us) * 1e-6);
-  call.reservation->OnTicket(action.ticket);
-}
-
-void ChainShell::OnLease(const LeaseEvent& event) {
-  options_.grants->Heard(event);
-  Handle(KvHeard{0, event});
 }
 
 void ChainShell::Perform(const ObservePlan& action) {

@@ -109,7 +109,7 @@ class ChainShell {
     // What chunks cost stage 0, once it has all its ranks; nothing if it was not measured.
     std::function<std::optional<KnownCost>()> measured;
     links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
-    RankGrants* grants = nullptr;  // Of a chain that is granted KV. Not owned.
+    RankGrants* grants = nullptr;          // Where the chain is granted KV. Not owned.
     const char* failpoint = "prefill.link";
     std::shared_ptr<const rpc::ClusterSecurity> security;  // May be null.
   };
@@ -216,7 +216,7 @@ class ChainShell {
   uint32_t oldest_version_ = kOldestProtocolVersion;  // That a member speaks.
   std::vector<int> stage_layers_;
   std::vector<InstanceRef> followers_;
-  uint64_t newest_generation_ = 0;  // That any follower has had, in any epoch.
+  uint64_t newest_generation_ = 0;            // That any follower has had, in any epoch.
   std::map<InstanceRef, uint32_t> versions_;  // That workers of the view speak.
   std::vector<std::optional<KnownCost>> measured_;
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};

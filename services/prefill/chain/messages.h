@@ -45,7 +45,7 @@ struct PlanBounds {
 struct Start {
   uint64_t attempt_id = 0;
   PromptContextPtr prompt;
-  std::optional<Ticket> ticket;  // None: the chain is to decode it.
+  std::optional<Ticket> ticket;        // None: the chain is to decode it.
   std::vector<KvWriter> writers = {};  // Who read the prompt; empty: the chain does.
   int unread_tokens = 0;               // The prompt's, where its ids are not known.
   bool uses_cache = true;

@@ -163,7 +163,8 @@ void StageLink::Stop() { link_.Fail(absl::UnavailableError("the stage is stoppin
 
 links::LinkStream* OpenLinkStream(StageLink* link, const std::shared_ptr<EventLoop>& loop) {
   links::LinkStream::Callbacks callbacks;
-  callbacks.on_request = [link, loop](std::shared_ptr<links::LinkStream> stream, v1::LinkRequest request) {
+  callbacks.on_request = [link, loop](std::shared_ptr<links::LinkStream> stream,
+                                      v1::LinkRequest request) {
     return link != nullptr &&
            loop->Post([link, stream = std::move(stream), request = std::move(request)] {
              link->OnRequest(stream, request);

@@ -33,7 +33,7 @@ class StageLink {
     // As ChainShell's, of this stage; asked when it is ready.
     std::function<std::optional<KnownCost>()> measured;
     links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
-    RankGrants* grants = nullptr;          // Of a chain that is granted KV. Not owned.
+    RankGrants* grants = nullptr;          // Where the chain is granted KV. Not owned.
     std::shared_ptr<EventLoop> loop;
     const char* failpoint = "prefill.link";
   };
@@ -73,7 +73,7 @@ class StageLink {
   links::MemberLink link_;
   // The message in hand.
   std::variant<PlanWithContexts, v1::CompileStructure, GrantOrder> arriving_;
-  std::deque<Structure> structures_;                               // The oldest first.
+  std::deque<Structure> structures_;  // The oldest first.
 };
 
 // A stream that `link` hears on the loop; null: it takes none. For gRPC, which owns it.

@@ -116,10 +116,10 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
   const bool admissible = queue.empty() && HasRoomFor(PagesFor(AdmissionTokens(request)));
   if (!admissible && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
     Covered<"planner: the queue is full">();
-    return Overloaded(absl::ResourceExhaustedError(
-                          absl::StrCat(queue.size(), " requests wait for the ", limits.name,
-                                       "; no more are taken")),
-                      kQueueRetryAfterMs);
+    return Overloaded(
+        absl::ResourceExhaustedError(absl::StrCat(queue.size(), " requests wait for the ",
+                                                  limits.name, "; no more are taken")),
+        kQueueRetryAfterMs);
   }
   return absl::OkStatus();
 }
@@ -292,7 +292,7 @@ void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status) {
   if (!request->retracting) Close(attempt_id, *request);
 }
 
-// Gives its pages back, once nobody uses them any more. It is ending.
+// Gives its pages back, once they are not used any more. It is ending.
 void ChainPlanner::State::Close(uint64_t attempt_id, Request& request) {
   Revoke(request);
   if (request.told) {
@@ -306,8 +306,8 @@ void ChainPlanner::State::ExpireDeadlines(int64_t now_us) {
   while (!deadlines.empty() && deadlines.begin()->first <= now_us) {
     const uint64_t attempt_id = deadlines.begin()->second;
     Covered<"planner: a deadline passes">();
-    Fail(attempt_id, absl::DeadlineExceededError(absl::StrCat(
-                         "deadline passed ", WhatItAwaits(requests.at(attempt_id)))));
+    Fail(attempt_id, absl::DeadlineExceededError(
+                         absl::StrCat("deadline passed ", WhatItAwaits(requests.at(attempt_id)))));
   }
 }
 

@@ -7,8 +7,8 @@
 // only when every stage has closed it and is done with every plan that names it.
 //
 // A request's prompt may also be read by others, who write its KV into pages that are granted to
-// them (planner_grants.cc): it is OPEN from its grant on, and decoded like any other from the commit
-// on. So a decode service is a chain whose prompts come that way.
+// them (planner_grants.cc): it is OPEN from its grant on, and decoded like any other from the
+// commit on. So a decode service is a chain whose prompts come that way.
 //
 // A request without a ticket is decoded by the chain (planner_decoding.cc): each plan begins with
 // rows of one token, for requests whose last token is known, and has its chunks beside them. The
@@ -115,10 +115,10 @@ struct PlannerLimits {
   // How many of a request's new tokens have pages from the beginning. >= 1.
   int reserved_decode_tokens = INT_MAX;
   bool caches = false;  // KV of finished requests is kept for prompts that begin alike.
-  // Of a chain of one stage that is granted KV; the name is empty: none is.
+  // Who grants, where KV is granted to a chain of one stage; its id is empty: none is.
   InstanceRef granting;
-  int layers = 0;    // The model's,
-  int kv_heads = 0;  // and in its layers.
+  int layers = 0;                      // The model's,
+  int kv_heads = 0;                    // and in its layers.
   const char* name = "prefill chain";  // As messages call the chain.
 };
 
@@ -157,7 +157,8 @@ struct StartRequested {
   std::string cache_salt = {};  // Prompts with different ones share nothing.
   int priority = 0;             // From -kMaxPriority to kMaxPriority; higher is sooner.
   int64_t head_start_us = 0;    // It counts as having come so much earlier.
-  // They read the prompt and write its KV, each of its layers' heads once; empty: the chain reads it.
+  // They read the prompt and write its KV, each of its layers' heads once; empty: the chain reads
+  // it.
   std::vector<KvWriter> writers = {};
   // The chain can read it, too, so that it may be retracted.
   bool has_tokens = true;
@@ -295,7 +296,7 @@ struct PlannerLoad {
   int cached_pages = 0;              // All of the cache, also what open requests use.
   uint64_t evicted_pages_total = 0;  // By the cache, for pages that a request lacked.
   uint64_t retractions_total = 0;    // Requests that gave way to older ones' growth.
-  uint64_t reused_pages_total = 0;   // Of granted prompts, that were cached, so that none sent them.
+  uint64_t reused_pages_total = 0;   // Pages of granted prompts that were cached, and not sent.
   int ending_pages = 0;              // Owned by requests that have ended, and come free soon.
   int plans_in_flight = 0;
   std::vector<PromptProgress> prompts;  // At most max_open_requests.

@@ -121,7 +121,7 @@ void ChainPlanner::State::GiveTicket(uint64_t attempt_id, Request& request) {
   Emit(HandOutTicket{attempt_id, std::move(ticket)});
 }
 
-// Of a grant that is not revoked.
+// The request of a grant that is not revoked.
 ChainPlanner::State::Request* ChainPlanner::State::HolderOf(uint32_t slot, uint64_t generation,
                                                             uint64_t& attempt_id) {
   const auto found = grants.find(generation);
@@ -176,11 +176,10 @@ void ChainPlanner::State::Commit(uint64_t attempt_id, Request& request, int64_t 
   const SampledToken first = request.grant->first_token;
   if (first.token < 0 || first.token >= limits.vocab_size) {
     Covered<"planner: a first token is outside the vocabulary">();
-    return Fail(attempt_id,
-                WithLeg(absl::InternalError(
-                            absl::StrCat("first token ", first.token,
-                                         " is outside the vocabulary of ", limits.vocab_size)),
-                        "prefill", WhoDraws(request.writers, limits.layers)));
+    return Fail(attempt_id, WithLeg(absl::InternalError(absl::StrCat(
+                                        "first token ", first.token,
+                                        " is outside the vocabulary of ", limits.vocab_size)),
+                                    "prefill", WhoDraws(request.writers, limits.layers)));
   }
   Revoke(request);
   request.writers.clear();
@@ -198,7 +197,7 @@ void ChainPlanner::State::Revoke(Request& request) {
 
 void ChainPlanner::State::HeardDrained(int rank, const KvDrained& event) {
   const auto found = grants.find(event.generation);
-  if (found == grants.end()) return;  // Of an older epoch.
+  if (found == grants.end()) return;  // It is an older epoch's.
   const uint64_t attempt_id = found->second;
   Request& request = requests.at(attempt_id);
   BATON_CHECK(request.grant->slot == event.slot && request.grant->revoked)
@@ -238,8 +237,9 @@ const char* ChainPlanner::State::WhatItAwaits(const Request& request) const {
   }
   if (!request.open) return "while waiting for pages";
   if (request.writers.empty()) return "while decoding";
-  return request.grant->not_granted != 0 ? "while waiting for the other ranks to take the prompt's KV"
-                                         : "while waiting for the prompt's KV";
+  return request.grant->not_granted != 0
+             ? "while waiting for the other ranks to take the prompt's KV"
+             : "while waiting for the prompt's KV";
 }
 
 absl::Status ChainPlanner::State::CheckGrants() const {

@@ -2,8 +2,8 @@
 // a reserve of new tokens, and takes a page at a time behind that: most texts end long before
 // max_tokens, which pages for whole texts would wait for.
 //
-// A request whose prompt the chain can't read, since it does not have its ids, takes all at once and
-// never gives way.
+// A request whose prompt the chain can't read, since it does not have its ids, takes all at once
+// and never gives way.
 //
 // When a row lacks a page and the cache has none to give up, the youngest requests that the chain
 // decodes are retracted: the next plan closes them on every stage, their pages come back, and they
@@ -30,7 +30,8 @@ namespace baton::prefill {
 // What its pages at its admission are for.
 int ChainPlanner::State::AdmissionTokens(const Request& request) const {
   const int most = request.kv_tokens();
-  if (!grows || !request.has_tokens || limits.reserved_decode_tokens >= most - request.read_tokens) return most;
+  if (!grows || !request.has_tokens || limits.reserved_decode_tokens >= most - request.read_tokens)
+    return most;
   return request.read_tokens + limits.reserved_decode_tokens;
 }
 
@@ -60,7 +61,7 @@ int ChainPlanner::State::PagesToReturn(const Request& request) const {
   return own + (tree.has_value() ? tree->PagesOfOnePin(request.prefix.node) : 0);
 }
 
-// True: there is room at once, for what gave way was in nobody's hands.
+// True: there is room at once, for no stage knew of what gave way.
 bool ChainPlanner::State::MakeRoomForRows() {
   int returning = 0;
   std::vector<uint64_t> decoded;  // Those that may give way, oldest first.

@@ -76,8 +76,8 @@ void ChainPlanner::State::CheckClosings(int64_t now_us) {
     Request& request = requests.at(attempt_id);
     const bool closed =
         std::find(request.closed.begin(), request.closed.end(), false) == request.closed.end();
-    const bool over = request.ending() && ToldInFull(request) && !closed &&
-                      DoneEverywhere() >= request.last_plan;
+    const bool over =
+        request.ending() && ToldInFull(request) && !closed && DoneEverywhere() >= request.last_plan;
     if (over && request.over_us == kNeverUs) request.over_us = now_us;
     if (chain_failed || closed || CloseDueUs(request) > now_us) continue;
     const auto late = std::find(request.closed.begin(), request.closed.end(), false);
@@ -168,12 +168,12 @@ absl::Status ChainPlanner::State::RefuseToBegin() {
   if (!draining) return absl::OkStatus();
   Covered<"planner: a draining chain refuses">();
   ++drain_counts.refused_total;
-  return EndedByDrain(absl::UnavailableError(
-      absl::StrCat("this ", limits.name, " drains and begins nothing new")));
+  return EndedByDrain(
+      absl::UnavailableError(absl::StrCat("this ", limits.name, " drains and begins nothing new")));
 }
 
-// Rejected: to give back prompts with a ticket that wait when the drain begins, too. Their pages are
-// reserved on a decode service, and often no other chain is there to begin them sooner.
+// Rejected: to give back prompts with a ticket that wait when the drain begins, too. Their pages
+// are reserved on a decode service, and often no other chain is there to begin them sooner.
 void ChainPlanner::State::EndDrain(int64_t now_us) {
   if (now_us < drain_deadline_us) return;
   std::vector<uint64_t> unfinished;

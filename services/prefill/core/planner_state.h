@@ -23,8 +23,8 @@
 #include "common/chunking/stage_cost.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/page_tree.h"
-#include "common/types/turn.h"
 #include "common/types/instance.h"
+#include "common/types/turn.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/plan.h"
 
@@ -339,12 +339,12 @@ struct ChainPlanner::State {
   std::vector<int64_t> row_waits_us;  // As IssuePlan's.
 
   std::map<uint64_t, Request> requests;
-  std::deque<uint64_t> queue;                                 // Waiting; the next one first.
-  // Of these, what the chain itself reads: tokens to read, turn, attempt.
+  std::deque<uint64_t> queue;  // Waiting; the next one first.
+  // Those that the chain itself reads: tokens to read, turn, attempt.
   std::set<std::tuple<int, Turn, uint64_t>> waiting_by_size;
-  std::vector<uint64_t> open;                                 // In the chain, by their turns.
-  std::vector<uint64_t> aborts_due;                           // For the next plan.
-  std::deque<uint64_t> ready;  // Decoding, and their last token is in no plan; longest first.
+  std::vector<uint64_t> open;        // In the chain, by their turns.
+  std::vector<uint64_t> aborts_due;  // For the next plan.
+  std::deque<uint64_t> ready;        // Decoding, and their last token is in no plan; longest first.
   uint64_t arrived = 0;
   double shared_credit = 0;                          // Shorter prompts' share, not used yet.
   std::set<std::pair<int64_t, uint64_t>> deadlines;  // For unfinished requests.

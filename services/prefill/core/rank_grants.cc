@@ -29,19 +29,20 @@ absl::Status RankGrants::Check(const KvGrant& grant) const {
   std::set<int> unique;
   for (const int page : grant.pages) {
     if (page >= 0 && page < limits_.page_count && unique.insert(page).second) continue;
-    return InvalidField("grant.pages", absl::StrCat(page, " comes twice, or is not one of ",
-                                                    limits_.page_count));
+    return InvalidField("grant.pages",
+                        absl::StrCat(page, " comes twice, or is not one of ", limits_.page_count));
   }
   for (const KvWriter& writer : grant.writers) {
     const LayerRange layers = writer.layers;
-    const bool known = layers.begin >= 0 && layers.end > layers.begin && layers.end <= limits_.layers;
-    const bool sound = known && HeadRoutes(limits_.kv_heads, writer.tensor_rank.size,
-                                           limits_.rank.size).ok();
+    const bool known =
+        layers.begin >= 0 && layers.end > layers.begin && layers.end <= limits_.layers;
+    const bool sound =
+        known && HeadRoutes(limits_.kv_heads, writer.tensor_rank.size, limits_.rank.size).ok();
     if (sound && RouteBetween(limits_.kv_heads, writer.tensor_rank, limits_.rank)) continue;
-    return InvalidField("grant.writers",
-                        absl::StrCat(writer.instance.id, " has layers [", layers.begin, ", ",
-                                     layers.end, ") of ", limits_.layers,
-                                     ", or no heads for this rank"));
+    return InvalidField(
+        "grant.writers",
+        absl::StrCat(writer.instance.id, " has layers [", layers.begin, ", ", layers.end, ") of ",
+                     limits_.layers, ", or no heads for this rank"));
   }
   return absl::OkStatus();
 }
@@ -61,8 +62,8 @@ absl::Status RankGrants::Revoke(uint32_t slot, uint64_t generation) {
   const auto held = held_.find({slot, generation});
   if (held == held_.end() || held->second.revoked) {
     Covered<"grants: what is revoked was not granted">();
-    return InvalidField("revoke", absl::StrCat("generation ", generation, " of slot ", slot,
-                                               " is not granted"));
+    return InvalidField(
+        "revoke", absl::StrCat("generation ", generation, " of slot ", slot, " is not granted"));
   }
   held->second.revoked = true;
   inlet_->Revoke(slot, generation);
