@@ -11,6 +11,7 @@
 #include "common/config/node_share.h"
 #include "common/engine/requirements.h"
 #include "common/model/model_shard.h"
+#include "common/types/limits.h"
 
 namespace baton {
 namespace {
@@ -130,10 +131,12 @@ ProcessMemory Decode(const v1::Options& options, const ModelFacts& model, const 
                      int64_t context_tokens) {
   const LayerRange all{0, model.config.num_hidden_layers};
   const int64_t running = options.max_running_requests();
+  // With what it reads again of texts that gave way.
+  const int64_t tokens = running + RereadTokens(static_cast<int>(options.page_size()));
   ProcessMemory memory =
-      Worker(options, model, shard.sizes, all, running, context_tokens, /*tells_prompts=*/false);
+      Worker(options, model, shard.sizes, all, tokens, context_tokens, /*tells_prompts=*/false);
   memory.name = kDecodeName;
-  if (!shard.rank.alone()) memory.buffers += running * model.config.hidden_size * kFloatBytes;
+  if (!shard.rank.alone()) memory.buffers += tokens * model.config.hidden_size * kFloatBytes;
   if (shard.rank.rank > 0) return memory;
   memory.buffers += SamplerBytes(options, model) + running * model.config.vocab_size * kFloatBytes;
   memory.buffers += kLogitRows * kFloatBytes * (model.config.vocab_size - shard.sizes.vocab_size);

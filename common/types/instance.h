@@ -13,7 +13,7 @@ namespace baton {
 // are refused at join. A new version first comes with both in the range, and the old one goes a
 // release later, so that a cluster can be upgraded process by process.
 inline constexpr uint32_t kOldestProtocolVersion = 2;
-inline constexpr uint32_t kProtocolVersion = 8;
+inline constexpr uint32_t kProtocolVersion = 9;
 static_assert(kOldestProtocolVersion <= kProtocolVersion);
 // The first in which Prefill.Start reads fixed_prompt_token_ids.
 inline constexpr uint32_t kFixedPromptIdsVersion = 3;
@@ -33,8 +33,8 @@ inline constexpr uint32_t kReasoningBudgetVersion = 7;
 inline constexpr uint32_t kResumeVersion = 7;
 // The first whose last stages answer CompileStructure.
 inline constexpr uint32_t kCompileVersion = 8;
-// The first whose decode ranks take a page with a step.
-inline constexpr uint32_t kDecodeGrowthVersion = 8;
+// The first whose decode services, and all ranks of one, compute by plans.
+inline constexpr uint32_t kDecodePlansVersion = 9;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {

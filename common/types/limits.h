@@ -29,6 +29,12 @@ inline constexpr size_t kMaxCacheSaltBytes = 256;
 // No page is larger: what a peer claims beyond it is refused before anything is allocated.
 inline constexpr int64_t kMaxPageBytes = int64_t{1} << 40;
 
+// How many tokens a decode service reads at a time of a text that it has retracted: whole pages.
+constexpr int RereadTokens(int page_size) {
+  constexpr int kTokens = 256;
+  return page_size >= kTokens ? page_size : kTokens / page_size * page_size;
+}
+
 }  // namespace baton
 
 #endif  // COMMON_TYPES_LIMITS_H_

@@ -25,7 +25,6 @@
 #include "services/baton/secure_cluster.h"
 #include "services/baton/worker_runtime.h"
 #include "services/decode/decode_service.h"
-#include "services/decode/follower_service.h"
 #include "services/prefill/prefill_service.h"
 #include "services/prefill/stage/cost_sweep.h"
 #include "services/worker/announce_service.h"
@@ -59,6 +58,19 @@ DrainedService DrainedServiceOf(Service& service) {
   return {[&service](int64_t deadline_us) { service.BeginDrain(deadline_us); },
           [&service] { return service.AtRest(); }, [&service] { return service.drain_counts(); },
           [&service] { return service.load(); }};
+}
+
+template <typename Service>
+void Serve(Service& service, worker::ClusterPeers& peers, Served& served) {
+  served.liveness = [&service] { return service.Liveness(); };
+  served.ready = [&service] { return service.ready(); };
+  served.load = [&service] { return service.load(); };
+  served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
+  served.drain = DrainedServiceOf(service);
+  served.stop = [&service, &peers] {
+    service.Stop();
+    peers.Attach(nullptr);
+  };
 }
 
 // Registers, serves until it is told to stop or is rejected, and ends in order: new requests,
@@ -193,50 +205,10 @@ absl::Status ServeChain(const v1::Options& options, const ChunkCosts& costs,
   self.set_decodes(own.decodes);
   self.set_max_running_requests(own.max_open_requests);
   Served served;
-  served.liveness = [&service] { return service->Liveness(); };
-  served.ready = [&service] { return service->ready(); };
-  served.load = [&service] { return service->load(); };
   served.announce = &announce;
   served.on_view = [&service](const auto& workers) { service->OnView(workers); };
   served.on_endpoint_lost = [&service] { service->OnEndpointLost(); };
-  served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
-  served.drain = DrainedServiceOf(*service);
-  served.stop = [&service, &peers] {
-    service->Stop();
-    peers.Attach(nullptr);
-  };
-  return ServeUntilStopped(options, runtime, std::move(self), served);
-}
-
-// Rank 0's service, or a follower's.
-template <typename Service>
-absl::Status ServeDecodeWith(Service& service, const v1::Options& options,
-                             const decode::DecodeOptions& own, Served served,
-                             worker::ClusterPeers& peers, WorkerRuntime& runtime,
-                             int64_t start_us) {
-  const TensorRank rank = runtime.tensor_rank();
-  const std::string of_ranks = rank.alone() ? ""
-                                            : absl::StrCat("rank ", rank.rank, " of ", rank.size,
-                                                           " of ", own.decode_id, ", ");
-  LOG(kInfo) << "decode service, " << of_ranks << runtime.Summary() << ", at most "
-             << own.max_running_requests << " requests";
-  LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service.grpc_port()) << "  metrics "
-             << net::JoinHostPort(own.host, runtime.metrics_port()) << "  started after "
-             << SecondsSince(start_us);
-  v1::WorkerInfo self = runtime.Describe(service.grpc_port());
-  self.set_role(v1::ROLE_DECODE);
-  if (!rank.alone()) self.set_decode_id(own.decode_id);
-  self.set_max_running_requests(own.max_running_requests);
-  self.set_reserved_decode_tokens(own.reserved_decode_tokens);
-  served.liveness = [&service] { return service.Liveness(); };
-  served.ready = [&service] { return service.ready(); };
-  served.load = [&service] { return service.load(); };
-  served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
-  served.drain = DrainedServiceOf(service);
-  served.stop = [&service, &peers] {
-    service.Stop();
-    peers.Attach(nullptr);
-  };
+  Serve(*service, peers, served);
   return ServeUntilStopped(options, runtime, std::move(self), served);
 }
 
@@ -255,19 +227,31 @@ absl::Status ServeDecode(const v1::Options& options, ConnectGroup connect_group,
   own.kv_lease_ms = options.kv_lease_ms();
   worker::ClusterPeers peers;
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
-  const decode::DecodeService::Parts parts{
-      &runtime.executor(),      &runtime.data_plane(), &peers,
-      &runtime.metrics(),       runtime.tracer(),      &announce,
-      std::move(connect_group), runtime.security(),    runtime.constraints()};
+  BATON_ASSIGN_OR_RETURN(
+      const auto service,
+      decode::DecodeService::Create(
+          own, {&runtime.executor(), &runtime.data_plane(), &peers, &runtime.metrics(),
+                runtime.tracer(), &announce, std::move(connect_group), runtime.security(),
+                runtime.constraints()}));
+  const TensorRank rank = runtime.tensor_rank();
+  const std::string of_ranks = rank.alone() ? ""
+                                            : absl::StrCat("rank ", rank.rank, " of ", rank.size,
+                                                           " of ", own.decode_id, ", ");
+  LOG(kInfo) << "decode service, " << of_ranks << runtime.Summary() << ", at most "
+             << own.max_running_requests << " requests";
+  LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
+             << net::JoinHostPort(own.host, runtime.metrics_port()) << "  started after "
+             << SecondsSince(start_us);
+  v1::WorkerInfo self = runtime.Describe(service->grpc_port());
+  self.set_role(v1::ROLE_DECODE);
+  if (!rank.alone()) self.set_decode_id(own.decode_id);
+  self.set_max_running_requests(own.max_running_requests);
+  self.set_reserved_decode_tokens(own.reserved_decode_tokens);
   Served served;
   served.announce = &announce;
-  if (runtime.tensor_rank().rank > 0) {
-    BATON_ASSIGN_OR_RETURN(const auto follower, decode::FollowerService::Create(own, parts));
-    return ServeDecodeWith(*follower, options, own, std::move(served), peers, runtime, start_us);
-  }
-  BATON_ASSIGN_OR_RETURN(const auto service, decode::DecodeService::Create(own, parts));
   served.on_view = [&service](const auto& workers) { service->OnView(workers); };
-  return ServeDecodeWith(*service, options, own, std::move(served), peers, runtime, start_us);
+  Serve(*service, peers, served);
+  return ServeUntilStopped(options, runtime, std::move(self), served);
 }
 
 // What the checks say that `validate` makes.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +12,7 @@
 #include "common/rpc/grpc_status.h"
 #include "common/tracing/grpc_propagation.h"
 #include "common/types/limits.h"
+#include "services/decode/core/writers.h"
 
 namespace baton::decode {
 namespace {
@@ -50,49 +50,47 @@ absl::Status DecodeRpc::CheckPrompt(const v1::ReserveRequest& request, bool need
                       absl::StrCat(*outside, " is not in the vocabulary of ", options_.vocab_size));
 }
 
-absl::StatusOr<DecodeRpc::Reservation> DecodeRpc::Check(const v1::ReserveRequest& request) const {
+absl::StatusOr<prefill::Start> DecodeRpc::Check(const v1::ReserveRequest& request) const {
   if (request.attempt_id() == 0) return InvalidField("attempt_id", "must not be 0");
   if (request.timeout_ms() < 1 || request.timeout_ms() > kMaxTimeoutMs) {
     return InvalidField("timeout_ms", absl::StrCat("must be in [1, ", kMaxTimeoutMs, "], is ",
                                                    request.timeout_ms()));
   }
+  v1::SamplingParams sampling = request.sampling();
+  sampling.clear_prompt_logprobs();  // They are told by who reads the prompt.
+  if (!sampling.logprobs()) sampling.clear_top_logprobs();
   BATON_ASSIGN_OR_RETURN(
-      auto sampler, TokenSampler::Create(request.sampling(), options_.eos_ids, options_.vocab_size,
-                                         options_.constraints));
+      auto sampler,
+      TokenSampler::Create(sampling, options_.eos_ids, options_.vocab_size, options_.constraints));
   const bool goes_on = sampler.drawn_tokens() > 0 && sampler.params().NeedsHistory();
   BATON_RETURN_IF_ERROR(CheckPrompt(request, sampler.params().NeedsPrompt() || goes_on));
   BATON_RETURN_IF_ERROR(sampler.CheckDrawn(request.prompt_tokens()));
   if (request.writers_size() > kMaxWriters) {
     return InvalidField("writers", absl::StrCat(request.writers_size(), " are too many"));
   }
-  Reservation reservation;
-  ReserveRequested& event = reservation.event;
-  event.attempt_id = request.attempt_id();
-  event.prompt_tokens = request.prompt_tokens();
-  event.stop = sampler.stop_rule();
-  event.resumes = request.resumes();
+  if (request.cache_salt().size() > kMaxCacheSaltBytes) {
+    return InvalidField("cache_salt", absl::StrCat(request.cache_salt().size(), " bytes, at most ",
+                                                   kMaxCacheSaltBytes));
+  }
+  prefill::Start start;
+  start.attempt_id = request.attempt_id();
   for (int i = 0; i < request.writers_size(); ++i) {
     BATON_ASSIGN_OR_RETURN(KvWriter writer,
                            rpc::FromProto(request.writers(i), absl::StrCat("writers[", i, "]")));
-    event.writers.push_back(std::move(writer));
+    start.writers.push_back(std::move(writer));
   }
-  event.deadline_us = NowUs() + request.timeout_ms() * 1000;
-  reservation.sampling =
-      std::make_shared<SequenceSampling>(SequenceSampling{std::move(sampler), TokenHistory()});
-  if (request.prompt_token_ids().empty()) return reservation;
-  const std::span<const int32_t> ids(request.prompt_token_ids().data(),
-                                     static_cast<size_t>(request.prompt_token_ids().size()));
-  if (request.uses_cache()) {
-    event.tokens = std::make_shared<const std::vector<int32_t>>(ids.begin(), ids.end());
-    event.cache_salt = request.cache_salt();
-  }
-  SequenceSampling& sampling = *reservation.sampling;
-  const auto drawn = static_cast<size_t>(sampling.sampler.drawn_tokens());
-  if (goes_on) sampling.drawn.assign(ids.end() - static_cast<std::ptrdiff_t>(drawn), ids.end());
-  if (sampling.sampler.params().NeedsPrompt()) {
-    sampling.history.SetPrompt(ids.first(ids.size() - drawn));
-  }
-  return reservation;
+  BATON_RETURN_IF_ERROR(
+      CheckWriters(start.writers, options_.layers, options_.kv_heads, options_.ranks));
+  start.unread_tokens = request.prompt_tokens();
+  start.uses_cache = request.uses_cache() && !request.prompt_token_ids().empty();
+  start.cache_salt = request.cache_salt();
+  start.timeout_ms = request.timeout_ms();
+  start.prompt = std::make_shared<const prefill::PromptContext>(
+      prefill::PromptContext{{request.prompt_token_ids().begin(), request.prompt_token_ids().end()},
+                             std::move(sampling),
+                             std::move(sampler),
+                             {}});
+  return start;
 }
 
 grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* context,
@@ -101,16 +99,14 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
   std::shared_ptr<ReserveCall> call = ReserveCall::Create(
       response,
       tracing::ServerSpan(options_.tracer, *context, "reserve", "baton.v1.Decode", "Reserve"));
-  auto reservation = Check(*request);
-  if (!reservation.ok()) {
-    call->Refuse(Own(reservation.status()));
+  absl::StatusOr<prefill::Start> start = Check(*request);
+  if (!start.ok()) {
+    call->Refuse(Own(start.status()));
     return call.get();
   }
-  const uint64_t attempt_id = reservation->event.attempt_id;
-  auto shared = std::make_shared<Reservation>(*std::move(reservation));
-  const bool posted = options_.loop->Post([shell = options_.shell, call, shared] {
-    shell->Reserve(std::move(shared->event), std::move(shared->sampling), call);
-  });
+  const uint64_t attempt_id = start->attempt_id;
+  const bool posted = options_.loop->Post(
+      [shell = options_.shell, call, start = *std::move(start)] { shell->Reserve(start, call); });
   if (!posted) {
     call->Refuse(Own(Busy()));
     return call.get();

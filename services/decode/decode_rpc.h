@@ -25,6 +25,9 @@ class DecodeRpc final : public v1::Decode::CallbackService {
     std::string instance_id;
     int vocab_size = 0;
     int max_context_tokens = 0;
+    int layers = 0;    // The model's.
+    int kv_heads = 0;  // The model's.
+    int ranks = 1;     // The service's.
     std::vector<int32_t> eos_ids;
     Constraints* constraints = nullptr;  // Null: texts can't be constrained.
     EventLoop* loop = nullptr;           // Stops after the gRPC server.
@@ -49,11 +52,7 @@ class DecodeRpc final : public v1::Decode::CallbackService {
                                        v1::FlushCacheResponse* response) override;
 
  private:
-  struct Reservation {
-    ReserveRequested event;
-    std::shared_ptr<SequenceSampling> sampling;
-  };
-  absl::StatusOr<Reservation> Check(const v1::ReserveRequest& request) const;
+  absl::StatusOr<prefill::Start> Check(const v1::ReserveRequest& request) const;
   absl::Status CheckPrompt(const v1::ReserveRequest& request, bool needs_ids) const;
   absl::Status Own(absl::Status status) const;
   // Runs `task` on the loop, then answers OK or why it could not run.

@@ -1,8 +1,8 @@
-// A decode service: the loop that owns the core, the lease table on the data thread, the thread
-// that computes, and the gRPC server, put together.
+// A decode service, or a rank of one: a chain of one stage (services/prefill) whose prompts others
+// read, with the lease table that takes in their KV and the calls of routers.
 //
 //   auto service = DecodeService::Create(options, parts);   // listens
-//   ... register with the router ...
+//   ... register with the router, (*service)->OnView(...) on every change of the view ...
 //   (*service)->BeginDrain(deadline_us); ... until AtRest() ...; (*service)->Stop();
 //   data_plane->Shutdown(); service->reset();
 #ifndef SERVICES_DECODE_DECODE_SERVICE_H_
@@ -10,18 +10,13 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/event_loop.h"
-#include "common/base/sync.h"
 #include "common/engine/connect_group.h"
 #include "common/engine/executor.h"
 #include "common/rpc/cluster_security.h"
@@ -29,17 +24,15 @@
 #include "common/tracing/tracer.h"
 #include "common/transport/data_plane.h"
 #include "proto/baton/v1/cluster.pb.h"
-#include "services/decode/decode_rpc.h"
-#include "services/decode/decode_shell.h"
 #include "services/decode/kv_receiver.h"
-#include "services/decode/step_runner.h"
+#include "services/prefill/prefill_service.h"
 #include "services/worker/peers.h"
 
 namespace baton::decode {
 
 struct DecodeOptions {
   InstanceRef self;
-  std::string decode_id;  // For a service of several ranks; this is its rank 0.
+  std::string decode_id;  // For a service of several ranks.
   std::string host = "127.0.0.1";
   int grpc_port = 0;  // 0: any free one.
   int max_running_requests = 0;
@@ -49,11 +42,6 @@ struct DecodeOptions {
   bool caches = false;  // KV of finished requests is kept for prompts that begin alike.
   int64_t kv_lease_ms = 3000;
 };
-
-// For any rank's process: OK while loop, data thread and executor make progress. `loop_us` and
-// `data_thread_us` say when the first two last did.
-absl::Status LivenessOf(int64_t now_us, int64_t loop_us, int64_t data_thread_us,
-                        const Executor& executor);
 
 class DecodeService {
  public:
@@ -73,63 +61,33 @@ class DecodeService {
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.
   static absl::StatusOr<std::unique_ptr<DecodeService>> Create(const DecodeOptions& options,
                                                                const Parts& parts);
-  ~DecodeService();
+  ~DecodeService() { Stop(); }
 
-  int grpc_port() const { return grpc_port_; }
+  int grpc_port() const { return chain_->grpc_port(); }
 
-  // Any thread:
-
-  // The workers that can be reached; where the service has several ranks.
-  void OnView(const std::vector<worker::PeerWorker>& workers);
-
-  // Takes requests: not draining, and its ranks are together.
-  bool ready() const { return ready_; }
-  v1::WorkerLoad load() const;
-  // LivenessOf this process; never waits for a peer.
+  // As PrefillService's:
+  void OnView(const std::vector<worker::PeerWorker>& workers) { chain_->OnView(workers); }
+  // Takes requests: not draining, and its ranks are together. Of another rank than the first:
+  // whether the service takes requests is rank 0's to report.
+  bool ready() const { return chain_->ready(); }
+  v1::WorkerLoad load() const { return chain_->load(); }
+  // OK while loop, data thread and executor make progress; never waits for a peer.
   absl::Status Liveness() const;
-
-  // Refuses new requests; those that have not ended at the deadline end then, with UNAVAILABLE.
-  void BeginDrain(int64_t deadline_us);
-  // Holds no request and no page. Any thread but the service's own.
-  bool AtRest();
-  DrainCounts drain_counts();
-  // Both: refuses new requests and waits until those that run have ended; false if `limit_ms`
-  // passed.
-  bool Drain(int64_t limit_ms);
-  // Ends what runs with UNAVAILABLE, then calls and threads, within three seconds. Idempotent; not
-  // on the service's own threads.
-  void Stop();
+  void BeginDrain(int64_t deadline_us) { chain_->BeginDrain(deadline_us); }
+  bool AtRest() { return chain_->AtRest(); }
+  DrainCounts drain_counts() { return chain_->drain_counts(); }
+  bool Drain(int64_t limit_ms) { return chain_->Drain(limit_ms); }
+  void Stop() {
+    if (chain_ != nullptr) chain_->Stop();
+  }
 
  private:
+  class Front;
+
   DecodeService(const DecodeOptions& options, const Parts& parts);
-  absl::Status Listen();
-  int64_t Wake(int64_t now_us);
-  void Publish();
 
-  const DecodeOptions options_;
-  const Parts parts_;
-  const std::shared_ptr<EventLoop> loop_;
   std::unique_ptr<KvReceiver> kv_;
-  std::unique_ptr<StepRunner> runner_;
-  std::unique_ptr<RankLinks> ranks_;  // Null: one process.
-  std::unique_ptr<DecodeShell> shell_;
-  std::unique_ptr<DecodeRpc> rpc_;
-  std::unique_ptr<grpc::Server> server_;
-  int grpc_port_ = 0;
-
-  // Loop thread.
-  DrainMetrics drain_metrics_;
-  uint64_t told_evicted_pages_ = 0;
-  uint64_t told_reused_pages_ = 0;
-  uint64_t told_retractions_ = 0;
-  std::atomic<bool> ready_{false};
-  std::atomic<int64_t> last_wake_us_{0};
-  mutable Mutex mutex_;
-  v1::WorkerLoad load_ ABSL_GUARDED_BY(mutex_);
-  // What the loop has been told of and has not taken yet.
-  std::optional<std::vector<worker::PeerWorker>> next_view_ ABSL_GUARDED_BY(mutex_);
-  bool health_said_ = false;  // Loop thread.
-  bool stopped_ = false;
+  std::unique_ptr<prefill::PrefillService> chain_;
 };
 
 }  // namespace baton::decode

@@ -385,18 +385,16 @@ TEST_F(DecodeServiceTest, AServiceThatCannotStartIsRegisteredNowhere) {
 }
 
 TEST_F(DecodeServiceTest, StopEndsWhatRunsWithUnavailable) {
-  Notification step_began;
   Notification may_step;
-  std::atomic<bool> told = false;
-  model_->SetBeforeStep([&](const Batch&) {
-    if (!told.exchange(true)) step_began.Notify();
-    may_step.WaitForNotification();
-  });
+  model_->SetBeforeStep([&](const Batch&) { may_step.WaitForNotification(); });
   const auto ticket = Reserve(Request(1, 6, 30));
   ASSERT_TRUE(ticket.ok());
   HandOver(*ticket, PromptKv(layout_, 2, 5), 17);
-  auto answer = std::async(std::launch::async, [&] { return Generate(1, ticket->generation); });
-  step_began.WaitForNotification();
+  Notification first_token;
+  auto answer = std::async(std::launch::async, [&] {
+    return Generate(1, ticket->generation, [&](grpc::ClientContext&) { first_token.Notify(); });
+  });
+  first_token.WaitForNotification();
   auto stopped = std::async(std::launch::async, [&] { service_->Stop(); });
   EXPECT_TRUE(absl::IsUnavailable(answer.get().status)) << "while its step still runs";
   may_step.Notify();

@@ -19,13 +19,14 @@
 #include "common/kv/lease_table.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
+#include "services/prefill/core/rank_grants.h"
 
 namespace baton::decode {
 
 // The lease table is used on the data thread, where bytes are placed. Both directions between it
 // and the decode core's loop have reserved room in the mailboxes: a lost Drained would hold its
 // pages forever.
-class KvReceiver {
+class KvReceiver final : public prefill::KvInlet {
  public:
   struct Options {
     LeaseTableOptions table;
@@ -43,11 +44,11 @@ class KvReceiver {
   absl::Status Start();
 
   // Any thread; done on the data thread in the order of the calls.
-  void Grant(KvGrant grant);
-  void Revoke(uint32_t slot, uint64_t generation);
+  void Grant(KvGrant grant) override;
+  void Revoke(uint32_t slot, uint64_t generation) override;
   // Calls `then` when all earlier calls have taken effect: a ticket must not be sent before its
   // grant is in force.
-  void After(std::function<void()> then);
+  void After(std::function<void()> then) override;
 
   // When the last tick was, on NowUs()'s clock.
   int64_t last_tick_us() const { return last_tick_us_.load(std::memory_order_relaxed); }

@@ -9,7 +9,6 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 #include "common/tracing/grpc_propagation.h"
-#include "services/links/link_stream.h"
 #include "services/prefill/chain/chain_shell.h"
 
 namespace baton::prefill {
@@ -133,21 +132,7 @@ grpc::ServerUnaryReactor* PrefillRpc::FlushCache(grpc::CallbackServerContext* co
 
 grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* PrefillRpc::Link(
     grpc::CallbackServerContext* /*context*/) {
-  links::LinkStream::Callbacks callbacks;
-  callbacks.on_request = [link = options_.link, loop = options_.loop](
-                             std::shared_ptr<links::LinkStream> stream, v1::LinkRequest request) {
-    return link != nullptr &&
-           loop->Post([link, stream = std::move(stream), request = std::move(request)] {
-             link->OnRequest(stream, request);
-           });
-  };
-  callbacks.on_end = [link = options_.link,
-                      loop = options_.loop](const std::shared_ptr<links::LinkStream>& stream) {
-    const bool posted =
-        link != nullptr && loop->PostCompletion([link, stream] { link->OnEnd(stream); });
-    if (!posted) stream->Finish(absl::UnavailableError("the stage takes no links"));
-  };
-  return links::LinkStream::Open(std::move(callbacks));
+  return OpenLinkStream(options_.link, options_.loop);
 }
 
 }  // namespace baton::prefill

@@ -3,7 +3,6 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
-#include <climits>
 #include <memory>
 #include <utility>
 
@@ -11,8 +10,8 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/kv/head_routes.h"
 #include "common/rpc/server.h"
+#include "services/prefill/service_limits.h"
 
 namespace baton::prefill {
 namespace {
@@ -21,6 +20,7 @@ constexpr int64_t kHousekeepingUs = 250'000;
 constexpr int64_t kLoopStuckUs = 5'000'000;
 constexpr int64_t kComputeStuckUs = 600'000'000;
 constexpr char kServiceName[] = "baton.v1.Prefill";
+constexpr char kDecodeServiceName[] = "baton.v1.Decode";
 
 links::ChainPlace PlaceOf(const PrefillOptions& options, const Executor& executor) {
   const LayerRange layers{executor.kv().layer_begin, executor.kv().layer_end};
@@ -28,71 +28,12 @@ links::ChainPlace PlaceOf(const PrefillOptions& options, const Executor& executo
           options.pp_rank,
           options.pp_size,
           executor.config().num_hidden_layers,
-          {options.self, layers, options.tensor_rank}};
+          {options.self, layers, options.tensor_rank},
+          options.role};
 }
 
-int RoundUp(int value, int unit) {
-  const int64_t units = (int64_t{value} + unit - 1) / unit;
-  return static_cast<int>(std::min<int64_t>(units * unit, INT_MAX));
-}
-
-PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) {
-  const int64_t row_bytes = int64_t{executor.activation_columns()} *
-                            static_cast<int64_t>(ElementBytes(executor.activation_type()));
-  PlannerLimits limits = PlannerLimitsOf(options, executor.kv().page_size, row_bytes);
-  limits.vocab_size = executor.config().vocab_size;
-  return limits;
-}
-
-PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor,
-                    Constraints* constraints) {
-  PlanBounds bounds;
-  bounds.page_count = executor.kv().page_count;
-  bounds.max_plan_tokens = RoundUp(options.max_context_tokens, executor.kv().page_size);
-  if (options.decodes) bounds.max_plan_tokens += kMaxPlanEntries;
-  bounds.max_context_tokens = options.max_context_tokens;
-  bounds.kv_heads = executor.config().num_key_value_heads;
-  bounds.tensor_ranks = options.tensor_rank.size;
-  bounds.vocab_size = executor.config().vocab_size;
-  bounds.eos_token_ids = executor.config().eos_token_ids;
-  bounds.embeds = options.pp_rank == 0;
-  bounds.draws = executor.last_stage() && options.tensor_rank.rank == 0;
-  bounds.constraints = constraints;
-  return bounds;
-}
-
-absl::Status CheckOptions(const PrefillOptions& options, const Executor& executor) {
-  if (options.pp_size < 1 || options.pp_rank < 0 || options.pp_rank >= options.pp_size) {
-    return InvalidField("pp_rank", absl::StrCat(options.pp_rank, " of ", options.pp_size));
-  }
-  if (executor.first_stage() != (options.pp_rank == 0) ||
-      executor.last_stage() != (options.pp_rank + 1 == options.pp_size)) {
-    return InvalidField(
-        "pp_layer_partition",
-        absl::StrCat("layers [", executor.kv().layer_begin, ", ", executor.kv().layer_end,
-                     ") don't fit stage ", options.pp_rank, " of ", options.pp_size));
-  }
-  if (executor.tensor_rank() != options.tensor_rank) {
-    return InvalidField("tp_rank",
-                        absl::StrCat(options.tensor_rank.rank, " of ", options.tensor_rank.size,
-                                     ", the executor is ", executor.tensor_rank().rank, " of ",
-                                     executor.tensor_rank().size));
-  }
-  const int page_size = executor.kv().page_size;
-  if (options.chunk_tokens != -1 &&
-      (options.chunk_tokens < page_size || options.chunk_tokens % page_size != 0)) {
-    return InvalidField(
-        "chunked_prefill_size",
-        absl::StrCat(options.chunk_tokens, " is not a multiple of the page size ", page_size));
-  }
-  if (options.max_context_tokens < 1) return InvalidField("context_length", "must be positive");
-  if (options.decodes && options.max_open_requests > kMaxPlanEntries) {
-    return InvalidField(
-        "max_running_requests",
-        absl::StrCat(options.max_open_requests, ", a plan has at most ", kMaxPlanEntries, " rows"));
-  }
-  // That the ranks can share the heads at all; with which decode service is for each ticket to say.
-  return SourcesOf(executor.config().num_key_value_heads, options.tensor_rank.size, 1).status();
+const char* LinkFailpoint(Role role) {
+  return role == Role::kDecode ? "decode.link" : "prefill.link";
 }
 
 }  // namespace
@@ -103,25 +44,43 @@ absl::StatusOr<std::unique_ptr<PrefillService>> PrefillService::Create(
   std::unique_ptr<PrefillService> service(new PrefillService(options, parts));
   // Last of what can fail, so that a service that did not come to be is registered nowhere.
   BATON_RETURN_IF_ERROR(service->Listen());
-  BATON_RETURN_IF_ERROR(
-      parts.data_plane->Register(MessageKind::kActivations, service->activations_.get()));
-  if (absl::Status status = service->kv_->Start(); !status.ok()) {
-    parts.data_plane->Unregister(MessageKind::kActivations);
-    return status;
+  if (!service->decode()) {
+    BATON_RETURN_IF_ERROR(
+        parts.data_plane->Register(MessageKind::kActivations, service->activations_.get()));
+    if (absl::Status status = service->kv_->Start(); !status.ok()) {
+      parts.data_plane->Unregister(MessageKind::kActivations);
+      return status;
+    }
   }
+  service->last_wake_us_ = NowUs();
   service->loop_->SetWakeHandler(
       [raw = service.get()](int64_t now_us) { return raw->Wake(now_us); });
   service->loop_->Start();
-  const int64_t beat_us = options.kv_lease_ms * 1000 / 6;
-  parts.data_plane->SetTimer(
-      std::min(beat_us, kHousekeepingUs),
-      [raw = service.get(), beat_us, next_us = int64_t{0}](int64_t now_us) mutable {
-        raw->kv_->Tick(now_us);
-        if (now_us < next_us) return;
-        next_us = now_us + beat_us;
-        raw->kv_->SendHeartbeats(raw->parts_.peers->Decodes());
-      });
+  if (!service->decode()) service->StartHeartbeats();
   return service;
+}
+
+void PrefillService::StartHeartbeats() {
+  const int64_t beat_us = options_.kv_lease_ms * 1000 / 6;
+  parts_.data_plane->SetTimer(std::min(beat_us, kHousekeepingUs),
+                              [this, beat_us, next_us = int64_t{0}](int64_t now_us) mutable {
+                                kv_->Tick(now_us);
+                                if (now_us < next_us) return;
+                                next_us = now_us + beat_us;
+                                kv_->SendHeartbeats(parts_.peers->Decodes());
+                              });
+}
+
+bool PrefillService::OnLease(std::vector<LeaseEvent> events) {
+  return loop_->PostCompletion([this, events = std::move(events)] {
+    for (const LeaseEvent& event : events) {
+      if (chain_ != nullptr) {
+        chain_->OnLease(event);
+      } else {
+        link_->OnLease(event);
+      }
+    }
+  });
 }
 
 void PrefillService::Tell(StageEvent event) {
@@ -147,7 +106,10 @@ void PrefillService::BreakEpoch(uint64_t epoch, const absl::Status& status) {
 }
 
 PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts)
-    : options_(options), parts_(parts), loop_(std::make_shared<EventLoop>("baton-prefill")) {
+    : options_(options),
+      parts_(parts),
+      loop_(std::make_shared<EventLoop>(options.role == Role::kDecode ? "baton-decode"
+                                                                      : "baton-prefill")) {
   ActivationChannel::Options activations;
   activations.executor = parts.executor;
   activations.data_plane = parts.data_plane;
@@ -176,7 +138,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   if (!options.tensor_rank.alone()) {
     sweep_ = std::make_unique<RankSweep>(parts.executor, parts.rank_sweep);
     joiner_ = std::make_unique<links::GroupJoiner>(
-        Role::kPrefill, parts.executor, loop_, parts.connect_group,
+        options.role, parts.executor, loop_, parts.connect_group,
         [this](Communicator& group) { return sweep_->Run(group); });
   }
   const auto measured = [this] { return sweep_ == nullptr ? parts_.measured : sweep_->cost(); };
@@ -190,17 +152,26 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
 
   const links::ChainPlace place = PlaceOf(options, *parts.executor);
   const PlanBounds bounds = BoundsOf(options, *parts.executor, parts.constraints);
+  if (parts.inlet != nullptr) {
+    grants_ = std::make_unique<RankGrants>(GrantLimitsOf(options, *parts.executor), parts.inlet);
+  }
+  const char* const failpoint = LinkFailpoint(options.role);
   if (place.member() == 0) {
     chain_ = std::make_unique<ChainShell>(ChainShell::Options{
         place, LimitsOf(options, *parts.executor), bounds.page_count, options.activation_credits,
         loop_, stage_.get(), parts.peers, parts.metrics, parts.tracer, parts.profile, measured,
-        joiner_.get(), parts.security});
+        joiner_.get(), grants_.get(), failpoint, parts.security});
   } else {
-    link_ = std::make_unique<StageLink>(
-        StageLink::Options{place, bounds, stage_.get(), parts.peers, measured, joiner_.get()});
+    link_ = std::make_unique<StageLink>(StageLink::Options{place, bounds, stage_.get(), parts.peers,
+                                                           measured, joiner_.get(), grants_.get(),
+                                                           loop_, failpoint});
   }
-  rpc_ = std::make_unique<PrefillRpc>(
-      PrefillRpc::Options{bounds, options.self.id, loop_, chain_.get(), link_.get(), parts.tracer});
+  if (parts.make_front) {
+    front_ = parts.make_front({chain_.get(), link_.get(), loop_});
+  } else {
+    rpc_ = std::make_unique<PrefillRpc>(PrefillRpc::Options{
+        bounds, options.self.id, loop_, chain_.get(), link_.get(), parts.tracer});
+  }
   parts.metrics->Set(Metric::kKvPagesCapacity, bounds.page_count);
 }
 
@@ -214,7 +185,9 @@ absl::Status PrefillService::Listen() {
   // and, where the last stage looks at them, its ids.
   server.max_request_bytes = rpc::PromptMessageBytes(3 * options_.max_context_tokens);
   if (parts_.security != nullptr) server.credentials = parts_.security->ForServer();
-  std::vector<grpc::Service*> services{rpc_.get()};
+  std::vector<grpc::Service*> services;
+  if (front_ != nullptr) services = front_->services();
+  if (rpc_ != nullptr) services.push_back(rpc_.get());
   if (parts_.beside != nullptr) services.push_back(parts_.beside);
   BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, services));
   server_ = std::move(running.server);
@@ -263,10 +236,11 @@ int64_t PrefillService::Wake(int64_t now_us) {
   if (now_us - housekept_us_ >= kHousekeepingUs) {
     housekept_us_ = now_us;
     stage_->TellTimes(now_us);
-    if (chain_ != nullptr) chain_->TellCosts(now_us);
+    if (chain_ != nullptr && !decode()) chain_->TellCosts(now_us);
     CheckNeighbours();
   }
   int64_t next_us = chain_ != nullptr ? chain_->Wake(now_us) : link_->Wake(now_us);
+  if (front_ != nullptr) next_us = std::min(next_us, front_->Wake(now_us));
   Publish();
   return std::min(next_us, now_us + kHousekeepingUs);
 }
@@ -276,24 +250,18 @@ void PrefillService::Publish() {
   const bool ready = !draining_ && (chain_ == nullptr || chain_->up());
   if (ready_.exchange(ready) != ready || !std::exchange(health_said_, true)) {
     parts_.peers->OnReadyChanged();
-    server_->GetHealthCheckService()->SetServingStatus(kServiceName, ready);
+    server_->GetHealthCheckService()->SetServingStatus(decode() ? kDecodeServiceName : kServiceName,
+                                                       ready);
   }
   v1::WorkerLoad load;
   const int page_count = parts_.executor->kv().page_count;
   int used_pages = stage_->held_pages();
+  if (grants_ != nullptr) used_pages += grants_->held_pages();
   if (chain_ != nullptr) {
     const PlannerLoad planner = chain_->load();
     used_pages = planner.owned_pages;
-    parts_.metrics->Set(Metric::kPrefixCachePages, planner.cached_pages);
-    parts_.metrics->Set(Metric::kPromptsChunked, static_cast<double>(planner.prompts.size()));
-    const uint64_t evicted = planner.evicted_pages_total;
-    const uint64_t told = std::exchange(told_evicted_pages_, evicted);
-    parts_.metrics->Increment(Metric::kPrefixCacheEvictedPagesTotal,
-                              static_cast<double>(evicted - told));
-    const uint64_t retracted = planner.retractions_total;
-    parts_.metrics->Increment(
-        Metric::kRetractionsTotal,
-        static_cast<double>(retracted - std::exchange(told_retractions_, retracted)));
+    PublishPages(planner);
+    load.set_quarantined_pages(planner.ending_pages);
     load.set_running_requests(planner.open);
     load.set_queued_requests(planner.queued);
     load.set_queued_tokens(planner.queued_tokens);
@@ -304,15 +272,35 @@ void PrefillService::Publish() {
     }
   }
   load.set_free_pages(page_count - used_pages);
+  if (decode()) {
+    parts_.metrics->Set(Metric::kKvPagesQuarantined, load.quarantined_pages());
+  } else {
+    load.clear_quarantined_pages();
+  }
   parts_.metrics->Set(Metric::kRequestsRunning, load.running_requests());
   parts_.metrics->Set(Metric::kRequestsWaiting, load.queued_requests());
-  parts_.metrics->Set(Metric::kKvPagesUsed, used_pages);
+  parts_.metrics->Set(Metric::kKvPagesUsed, used_pages - load.quarantined_pages());
   parts_.metrics->Set(Metric::kKvUsedRatio, static_cast<double>(used_pages) / page_count);
   parts_.metrics->Set(Metric::kReady, ready ? 1 : 0);
   drain_metrics_.Update(*parts_.metrics, chain_ == nullptr ? DrainCounts() : chain_->drain_counts(),
                         draining_);
   MutexLock lock(&mutex_);
   load_ = std::move(load);
+}
+
+void PrefillService::PublishPages(const PlannerLoad& planner) {
+  Metrics& metrics = *parts_.metrics;
+  const auto add = [&metrics](Metric metric, uint64_t total, uint64_t& told) {
+    metrics.Increment(metric, static_cast<double>(total - std::exchange(told, total)));
+  };
+  metrics.Set(Metric::kPrefixCachePages, planner.cached_pages);
+  add(Metric::kPrefixCacheEvictedPagesTotal, planner.evicted_pages_total, told_evicted_pages_);
+  add(Metric::kRetractionsTotal, planner.retractions_total, told_retractions_);
+  if (decode()) {
+    add(Metric::kKvReusedPagesTotal, planner.reused_pages_total, told_reused_pages_);
+  } else {
+    metrics.Set(Metric::kPromptsChunked, static_cast<double>(planner.prompts.size()));
+  }
 }
 
 v1::WorkerLoad PrefillService::load() const {
@@ -344,7 +332,8 @@ void PrefillService::BeginDrain(int64_t deadline_us) {
 }
 
 bool PrefillService::LoopAtRest() const {
-  return stage_->AtRest() && (chain_ == nullptr || chain_->AtRest());
+  return stage_->AtRest() && (chain_ == nullptr || chain_->AtRest()) &&
+         (grants_ == nullptr || grants_->AtRest()) && (front_ == nullptr || front_->AtRest());
 }
 
 bool PrefillService::AtRest() {
@@ -380,7 +369,7 @@ void PrefillService::Stop() {
     if (chain_ != nullptr) chain_->EndCalls();  // Before the server goes: call_tracker.h says why.
     rpc::StopServer(*server_);
   }
-  parts_.data_plane->SetTimer(kHousekeepingUs, nullptr);
+  if (!decode()) parts_.data_plane->SetTimer(kHousekeepingUs, nullptr);
   computer_->Stop();
   loop_->Stop();  // Whose last tasks still speak to the joiner.
   if (joiner_ != nullptr) joiner_->Stop();

@@ -31,6 +31,7 @@
 #include "proto/baton/v1/cluster.pb.h"
 #include "services/prefill/chain/chain_shell.h"
 #include "services/prefill/chain/stage_link.h"
+#include "services/prefill/core/rank_grants.h"
 #include "services/prefill/prefill_options.h"
 #include "services/prefill/prefill_rpc.h"
 #include "services/prefill/stage/cost_sweep.h"
@@ -38,6 +39,22 @@
 #include "services/worker/peers.h"
 
 namespace baton::prefill {
+
+// What speaks to others in place of PrefillRpc.
+class Front {
+ public:
+  virtual ~Front() = default;
+  virtual std::vector<grpc::Service*> services() = 0;
+  // Loop thread: does what is due; returns when it is next.
+  virtual int64_t Wake(int64_t now_us) = 0;
+  virtual bool AtRest() const = 0;  // Loop thread.
+};
+// One of the first two is null. They live until the loop has stopped, and outlive the front.
+struct FrontParts {
+  ChainShell* chain = nullptr;
+  StageLink* link = nullptr;
+  std::shared_ptr<EventLoop> loop;
+};
 
 class PrefillService {
  public:
@@ -58,6 +75,8 @@ class PrefillService {
     ConnectGroup connect_group;                                      // For stages of several ranks.
     std::shared_ptr<const rpc::ClusterSecurity> security = nullptr;  // Null: peers are not checked.
     Constraints* constraints = nullptr;  // Null: texts can't be constrained.
+    KvInlet* inlet = nullptr;            // In a decode service. Its events go to OnLease.
+    std::function<std::unique_ptr<Front>(const FrontParts&)> make_front = {};
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.
@@ -71,6 +90,8 @@ class PrefillService {
 
   // Every live worker but this one.
   void OnView(const std::vector<worker::PeerWorker>& workers);
+  // From the inlet; false: the loop has stopped.
+  bool OnLease(std::vector<LeaseEvent> events);
   // An endpoint that stood does no more.
   void OnEndpointLost();
   // Takes requests: on stage 0, the chain is wired.
@@ -101,6 +122,9 @@ class PrefillService {
   void CheckNeighbours();
   void Publish();
   bool LoopAtRest() const;
+  void StartHeartbeats();
+  void PublishPages(const PlannerLoad& planner);
+  bool decode() const { return options_.role == Role::kDecode; }
   // Both: any thread.
   void Tell(StageEvent event);
   void BreakEpoch(uint64_t epoch, const absl::Status& status);
@@ -115,9 +139,11 @@ class PrefillService {
   std::unique_ptr<RankSweep> sweep_;
   std::unique_ptr<links::GroupJoiner> joiner_;
   std::unique_ptr<StageShell> stage_;
-  std::unique_ptr<ChainShell> chain_;  // On the chain's member 0.
-  std::unique_ptr<StageLink> link_;    // On all others.
-  std::unique_ptr<PrefillRpc> rpc_;
+  std::unique_ptr<ChainShell> chain_;   // On the chain's member 0.
+  std::unique_ptr<StageLink> link_;     // On all others.
+  std::unique_ptr<RankGrants> grants_;  // In a decode service.
+  std::unique_ptr<PrefillRpc> rpc_;     // Or, with make_front:
+  std::unique_ptr<Front> front_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;
 
@@ -127,6 +153,7 @@ class PrefillService {
   DrainMetrics drain_metrics_;       // Loop thread.
   uint64_t told_evicted_pages_ = 0;  // Loop thread, both.
   uint64_t told_retractions_ = 0;
+  uint64_t told_reused_pages_ = 0;
   std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;

@@ -9,6 +9,7 @@
 #include "common/config/context_length.h"
 #include "common/config/layer_split.h"
 #include "common/preflight/chunk_costs.h"
+#include "common/types/limits.h"
 
 namespace baton::simulator {
 namespace {
@@ -140,17 +141,21 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   return shape;
 }
 
-decode::DecodeLimits DecodeLimitsOf(const ClusterShape& shape, const InstanceRef& self) {
-  decode::DecodeLimits limits;
-  limits.self = self;
-  limits.layout = shape.layout;
-  limits.page_count = shape.decode_pages;
-  limits.max_running_requests = shape.max_running_requests;
+prefill::PlannerLimits DecodeLimitsOf(const ClusterShape& shape, const InstanceRef& self) {
+  prefill::PlannerLimits limits;
+  limits.page_size = shape.layout.page_size;
+  limits.chunk_tokens = RereadTokens(limits.page_size);
+  limits.plan_window = 3;
+  limits.max_open_requests = shape.max_running_requests;
   limits.max_queued_requests = shape.max_queued_requests;
-  limits.reserved_decode_tokens = shape.reserved_decode_tokens;
   limits.max_context_tokens = shape.max_context_tokens;
   limits.vocab_size = 2;  // All tokens are alike here.
-  limits.stream_lease_us = std::max(limits.stream_lease_us, 4 * shape.latency_us);
+  limits.decodes = true;
+  limits.reserved_decode_tokens = shape.reserved_decode_tokens;
+  limits.granting = self;
+  limits.layers = shape.layout.layers;
+  limits.kv_heads = shape.layout.kv_heads;
+  limits.name = "decode service";
   return limits;
 }
 

@@ -11,7 +11,7 @@
 #include "common/engine/timed/timed_profile.h"
 #include "common/types/kv_layout.h"
 #include "proto/baton/v1/config.pb.h"
-#include "services/decode/core/decode_core.h"
+#include "services/prefill/core/chain_planner.h"
 #include "services/prefill/prefill_options.h"
 #include "services/router/core/router_core.h"
 
@@ -47,7 +47,7 @@ struct ClusterShape {
 // InvalidArgument names the file, line and field, or the option, that is wrong.
 absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options);
 
-decode::DecodeLimits DecodeLimitsOf(const ClusterShape& shape, const InstanceRef& self);
+prefill::PlannerLimits DecodeLimitsOf(const ClusterShape& shape, const InstanceRef& self);
 router::RouterLimits RouterLimitsOf(const ClusterShape& shape);
 
 // What a worker registers with.

@@ -58,22 +58,19 @@ void SimulatedCluster::AddChain(int chain) {
 
 void SimulatedCluster::AddDecode(int decode) {
   SimulatedDecode::Ways ways;
-  ways.replied = [this](const decode::ReplyReserve& reply) {
-    Hear(router::ReserveReplied{reply.attempt_id, reply.ticket});
+  ways.replied = [this](uint64_t attempt_id, const absl::StatusOr<Ticket>& ticket) {
+    Hear(router::ReserveReplied{attempt_id, ticket});
   };
   // One event for all tokens of a step: a step has one for each sequence.
-  ways.tokens = [this](const std::vector<decode::DeliverToken>& tokens) {
+  ways.tokens = [this](const std::vector<prefill::DeliverToken>& tokens) {
     time_.Deliver([this, tokens] {
-      for (const decode::DeliverToken& token : tokens) {
+      for (const prefill::DeliverToken& token : tokens) {
         Handle(router::TokenReceived{token.attempt_id, token.token});
       }
     });
   };
-  ways.finished = [this](const decode::Finish& finish) {
-    Hear(router::DecodeEnded{finish.attempt_id, finish.outcome});
-  };
-  ways.refused = [this](const decode::RefuseStream& refused) {
-    Hear(router::DecodeEnded{refused.attempt_id, refused.status});
+  ways.finished = [this](uint64_t attempt_id, const absl::StatusOr<FinishReason>& outcome) {
+    Hear(router::DecodeEnded{attempt_id, outcome});
   };
   const InstanceRef self = DescribeDecode(shape_, decode).instance;
   decode_of_[self] = decode_services_.size();
@@ -146,20 +143,20 @@ void SimulatedCluster::Hear(router::Event event) {
 void SimulatedCluster::Perform(const router::Reserve& action) {
   const WorkloadRequest& asked = workload_.requests[action.call_id - 1];
   call_of_attempt_[action.attempt_id] = action.call_id;
-  decode::ReserveRequested request;
+  prefill::StartRequested request;
   request.attempt_id = action.attempt_id;
   request.prompt_tokens = asked.prompt_tokens + action.drawn_tokens;
   request.stop.max_tokens = asked.output_tokens - action.drawn_tokens;
-  request.resumes = true;
   request.stop.ignore_eos = true;
   request.writers = action.writers;
   request.deadline_us = action.deadline_us;
-  time_.Deliver([&decode = DecodeOf(action.decode), request] { decode.Handle(request); });
+  time_.Deliver([&decode = DecodeOf(action.decode), request] { decode.Reserve(request); });
 }
 
 void SimulatedCluster::Perform(const router::OpenStream& action) {
-  const decode::StreamOpened opened{action.attempt_id, action.generation};
-  time_.Deliver([&decode = DecodeOf(action.decode), opened] { decode.Handle(opened); });
+  time_.Deliver([&decode = DecodeOf(action.decode), action] {
+    decode.Open(action.attempt_id, action.generation);
+  });
 }
 
 void SimulatedCluster::Perform(const router::StartPrefill& action) {
@@ -191,7 +188,7 @@ void SimulatedCluster::Perform(const router::AbortPrefill& action) {
 
 void SimulatedCluster::Perform(const router::AbortDecode& action) {
   time_.Deliver([&decode = DecodeOf(action.decode), action] {
-    decode.Handle(decode::AbortRequested{action.attempt_id, absl::CancelledError(action.reason)});
+    decode.Abort(action.attempt_id, absl::CancelledError(action.reason));
   });
 }
 

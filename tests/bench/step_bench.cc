@@ -1,5 +1,6 @@
-// What the cores around one decode step cost: the planner with its stage, and the decode service's
-// core beside it. No executor, no thread and no network: a step's tokens are there at once.
+// What the cores around one decode step cost: the planner with its stage, of requests that a
+// colocated chain has read, and of those whose prompt others have read, as in a decode service. No
+// executor, no thread and no network: a step's tokens are there at once.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -10,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
-#include "services/decode/core/decode_core.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/stage.h"
 
@@ -25,17 +25,27 @@ constexpr int kRounds = 9;
 constexpr int kContextTokens = kPromptTokens + kNewTokens + 1;
 constexpr int32_t kToken = 7;
 
+prefill::PlannerLimits LimitsOf(int batch, bool granted) {
+  prefill::PlannerLimits limits;
+  limits.page_size = kPageSize;
+  limits.chunk_tokens = kPromptTokens;
+  limits.plan_window = 4;
+  limits.max_open_requests = batch;
+  limits.max_queued_requests = batch;
+  limits.max_context_tokens = kContextTokens;
+  limits.decodes = true;
+  limits.reserved_decode_tokens = 512;
+  if (!granted) return limits;
+  limits.granting = {"decode-0", 1};
+  limits.layers = 2;
+  limits.kv_heads = 1;
+  return limits;
+}
+
 class PlannedSteps {
  public:
-  explicit PlannedSteps(int batch)
-      : planner_({.page_size = kPageSize,
-                  .chunk_tokens = kPromptTokens,
-                  .plan_window = 4,
-                  .max_open_requests = batch,
-                  .max_queued_requests = batch,
-                  .max_context_tokens = kContextTokens,
-                  .decodes = true,
-                  .reserved_decode_tokens = 512}),
+  PlannedSteps(int batch, bool granted)
+      : planner_(LimitsOf(batch, granted)),
         stage_({.stages = 1, .page_size = kPageSize, .plan_limit = 8}) {
     Tell(prefill::EpochBegan{1});
     prefill::ChainUp up{.epoch = 1, .stages = 1};
@@ -46,6 +56,7 @@ class PlannedSteps {
       start.attempt_id = static_cast<uint64_t>(i);
       start.prompt_tokens = kPromptTokens;
       start.stop.max_tokens = kNewTokens;
+      if (granted) start.writers = {{{"prefill-0", 2}, {0, 2}}};
       Tell(start);
     }
     while (widest_ < static_cast<size_t>(batch)) Step();
@@ -71,6 +82,14 @@ class PlannedSteps {
     for (prefill::PlannerAction& action : actions) {
       auto* issue = std::get_if<prefill::IssuePlan>(&action);
       if (issue != nullptr) Tell(prefill::StageEvent(prefill::PlanArrived{std::move(issue->plan)}));
+      if (const auto* ticket = std::get_if<prefill::HandOutTicket>(&action)) {
+        const Ticket& granted = ticket->ticket;
+        const SampledToken first{kToken, 0, {}};
+        Tell(prefill::PlannerEvent(
+            prefill::KvHeard{0, KvCommitted{granted.slot, granted.generation, first, 0}}));
+        Tell(prefill::PlannerEvent(
+            prefill::KvHeard{0, KvDrained{granted.slot, granted.generation}}));
+      }
     }
   }
   void Tell(const prefill::StageEvent& event) {
@@ -93,59 +112,10 @@ class PlannedSteps {
   int64_t now_us_ = 0;
 };
 
-class DecodeSteps {
- public:
-  explicit DecodeSteps(int batch)
-      : core_({.self = {"decode-0", 1},
-               .layout = {.layers = 2, .kv_heads = 1, .head_dim = 1, .page_size = kPageSize},
-               .page_count = batch * (kContextTokens / kPageSize + 1),
-               .max_running_requests = batch,
-               .max_queued_requests = batch,
-               .max_context_tokens = kContextTokens,
-               .vocab_size = 100}) {
-    for (int i = 1; i <= batch; ++i) {
-      decode::ReserveRequested request;
-      request.attempt_id = static_cast<uint64_t>(i);
-      request.prompt_tokens = kPromptTokens;
-      request.stop.max_tokens = kNewTokens;
-      request.writers = {{{"prefill-0", 2}, {0, 2}}};
-      Tell(request);
-      Tell(decode::StreamOpened{ticket_.attempt_id, ticket_.ticket->generation});
-      Tell(KvCommitted{ticket_.ticket->slot, ticket_.ticket->generation,
-                       SampledToken{kToken, 0, {}}, 0});
-    }
-    while (running_.sequences.size() < static_cast<size_t>(batch)) Step();
-  }
-
-  void Step() {
-    decode::StepFinished finished{running_.step, absl::OkStatus(), {}};
-    for (const decode::RunStep::Sequence& sequence : running_.sequences) {
-      finished.outputs.push_back({sequence.attempt_id, SampledToken{kToken, 0, {}}});
-    }
-    Tell(finished);
-  }
-
- private:
-  void Tell(const decode::Event& event) {
-    std::vector<decode::Action> actions;
-    core_.Handle(event, ++now_us_, actions);
-    for (decode::Action& action : actions) {
-      if (auto* run = std::get_if<decode::RunStep>(&action)) running_ = std::move(*run);
-      if (auto* reply = std::get_if<decode::ReplyReserve>(&action)) ticket_ = std::move(*reply);
-    }
-  }
-
-  decode::DecodeCore core_;
-  decode::RunStep running_;
-  decode::ReplyReserve ticket_;
-  int64_t now_us_ = 0;
-};
-
-template <typename Steps>
-std::vector<double> MicrosPerStep(int batch) {
+std::vector<double> MicrosPerStep(int batch, bool granted) {
   std::vector<double> rounds;
   for (int round = 0; round < kRounds; ++round) {
-    Steps steps(batch);
+    PlannedSteps steps(batch, granted);
     const auto begun = std::chrono::steady_clock::now();
     for (int i = 0; i < kSteps; ++i) steps.Step();
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begun;
@@ -161,14 +131,12 @@ void Main() {
     figures.push_back(absl::StrCat("\"", name, "\": ", value));
   };
   for (const int batch : {1, 64}) {
-    const std::vector<double> planned = MicrosPerStep<PlannedSteps>(batch);
-    const std::vector<double> decode = MicrosPerStep<DecodeSteps>(batch);
-    const std::string suffix = absl::StrCat("_batch", batch);
-    tell("planned_us" + suffix, planned[kRounds / 2]);
-    tell("planned_us_least" + suffix, planned.front());
-    tell("decode_us" + suffix, decode[kRounds / 2]);
-    tell("decode_us_least" + suffix, decode.front());
-    tell("step_cost_us" + suffix, planned[kRounds / 2] - decode[kRounds / 2]);
+    for (const bool granted : {false, true}) {
+      const std::vector<double> micros = MicrosPerStep(batch, granted);
+      const std::string suffix = absl::StrCat(granted ? "decode" : "colocated", "_batch", batch);
+      tell("step_us_" + suffix, micros[kRounds / 2]);
+      tell("least_us_" + suffix, micros.front());
+    }
   }
   std::printf("{%s}\n", absl::StrJoin(figures, ", ").c_str());
 }

@@ -1,4 +1,4 @@
-"""A decode service with pages for few of its texts: the youngest give way, and go on with the same text."""
+"""A decode service with pages for few of its texts: the youngest give way, are read again there, and go on."""
 
 import concurrent.futures
 
@@ -36,9 +36,9 @@ SPECIAL = {
 }
 
 
-@pytest.mark.parametrize("ranks, resumes", [(1, 3), (1, 0), (2, 3)])
+@pytest.mark.parametrize("ranks, resumes", [(1, 3), (1, 0), (2, 0)])
 def test_texts_that_give_way_are_the_same(tiny_model, tmp_path, ranks, resumes):
-    """With --max-resumes 0, too: nothing has failed. The texts want several times the pages that there are."""
+    """With --max-resumes 0, too: routers notice nothing. The texts want several times the pages that there are."""
     oracle = RememberedOracle(tiny_model)
     prompts = [prompt_of(length) for length in LENGTHS]
     decode = "decode-0" if ranks == 1 else "decode-0-0"
@@ -56,9 +56,8 @@ def test_texts_that_give_way_are_the_same(tiny_model, tmp_path, ranks, resumes):
             assert answer.error is None, answer.error
             assert answer.tokens == oracle.greedy(prompt, COUNT)
         clusters.wait_until(lambda: retractions(cluster, decode) > before, 5, "a retraction")
-        retries = cluster.metric("router", "baton_request_retries_total", leg="decode", reason="retraction")
-        assert retries > 0
-        assert cluster.metric("router", "baton_request_retries_total", leg="decode", reason="failure") == 0
+        for reason in ("retraction", "failure"):
+            assert cluster.metric("router", "baton_request_retries_total", leg="decode", reason=reason) == 0
         clusters.wait_until(cluster.idle, 10, "pages to come back")
 
 

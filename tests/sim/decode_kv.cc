@@ -65,7 +65,7 @@ void DecodeKv::LeaseTick() {
   });
 }
 
-void DecodeKv::Grant(const KvGrant& grant) {
+void DecodeKv::Grant(KvGrant grant) {
   ToLeaseTable("grant", [this, grant](std::vector<LeaseEvent>&) {
     granted_[grant.generation] = grant.pages;
     witness_.Granted(grant);
@@ -83,7 +83,7 @@ void DecodeKv::Revoke(uint32_t slot, uint64_t generation) {
   });
 }
 
-void DecodeKv::After(const std::function<void()>& then) {
+void DecodeKv::After(std::function<void()> then) {
   ToLeaseTable("after", [this, then](std::vector<LeaseEvent>&) {
     core_inbox_us_ = std::max(core_inbox_us_, world_.now_us() + world_.random().Between(1, 60));
     world_.After(node_, core_inbox_us_ - world_.now_us(), "after", then);

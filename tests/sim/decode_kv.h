@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "common/kv/lease_table.h"
+#include "services/prefill/core/rank_grants.h"
 #include "tests/sim/lease_witness.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/sim_memory.h"
@@ -24,7 +25,7 @@ namespace baton::sim {
 // The bytes of a tensor message: slots, one after the other.
 using SimPayload = std::shared_ptr<const std::vector<uint64_t>>;
 
-class DecodeKv {
+class DecodeKv final : public prefill::KvInlet {
  public:
   struct Hooks {
     // Raises an event in the process's core, on its time line.
@@ -40,11 +41,9 @@ class DecodeKv {
   // The timer. The process lives by then.
   void Start() { LeaseTick(); }
 
-  // The core's actions, in the order of the calls.
-  void Grant(const KvGrant& grant);
-  void Revoke(uint32_t slot, uint64_t generation);
-  // Calls `then` once everything before is in force.
-  void After(const std::function<void()>& then);
+  void Grant(KvGrant grant) override;
+  void Revoke(uint32_t slot, uint64_t generation) override;
+  void After(std::function<void()> then) override;
 
   // Data plane. `again`: the message has come before, or was for a former life.
   void ReceiveKv(const KvDataHeader& header, const SimPayload& payload, bool corrupt, bool again);

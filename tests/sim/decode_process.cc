@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "tests/sim/content.h"
-#include "tests/sim/link_intruders.h"
 #include "tests/sim/router_process.h"
 #include "tests/sim/scenario.h"
 
@@ -17,117 +16,117 @@ namespace {
 constexpr double kStaleStream = 0.1;
 constexpr double kOutOfOrder = 0.2;
 
-decode::DecodeLimits Limits(const Topology& topology, InstanceRef self) {
-  decode::DecodeLimits limits;
-  limits.self = std::move(self);
-  limits.layout = topology.DecodeLayout();
-  limits.ranks = topology.decode_ranks;
-  if (limits.ranks > 1) limits.kv_heads = topology.kv_heads;
-  limits.page_count = topology.PagesOf(NodeOf(limits.self.id));
-  limits.max_running_requests = topology.max_running;
+prefill::PlannerLimits LimitsOf(const Topology& topology, const InstanceRef& self) {
+  prefill::PlannerLimits limits;
+  limits.page_size = topology.page_size;
+  limits.chunk_tokens = 2 * topology.page_size;
+  limits.plan_window = topology.plan_window;
+  limits.max_open_requests = topology.max_running;
   limits.max_queued_requests = topology.max_queued;
   limits.max_context_tokens = topology.max_context_tokens;
-  if (topology.reserved_tokens > 0) limits.reserved_decode_tokens = topology.reserved_tokens;
+  limits.plan_grace_us = topology.times.plan_grace_us;
   limits.vocab_size = kVocabulary;
-  limits.stream_lease_us = topology.times.stream_lease_us;
-  limits.remembered_aborts = topology.remembered;
-  limits.kept_outcomes = topology.remembered;
+  limits.decodes = true;
+  if (topology.reserved_tokens > 0) limits.reserved_decode_tokens = topology.reserved_tokens;
+  limits.granting = self;
+  limits.layers = topology.layers;
+  limits.kv_heads = topology.kv_heads;
+  limits.name = "decode service";
   return limits;
+}
+
+links::WiringOptions WiringOptionsOf(const Topology& topology, int node, const InstanceRef& self) {
+  return {DecodePlaceOf(topology, node, self), topology.PagesOf(node), 1, 1, topology.times.chain};
 }
 
 }  // namespace
 
 DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& oracle,
                              StageGroups& groups, int node, uint64_t incarnation)
-    : world_(world),
-      topology_(topology),
-      groups_(groups),
-      node_(node),
-      self_{topology.InstanceId(world.name(node), incarnation), incarnation},
-      core_(Limits(topology, self_)),
+    : DecodeRank(world, topology, groups, node, incarnation,
+                 {[this](uint64_t attempt) { return witness_.SequenceOf(attempt); },
+                  [this](const Oracle::Sequence& sequence, int position) {
+                    const int prompt = sequence.inputs.prompt_tokens;
+                    if (position < prompt) {
+                      return oracle_.TokenAt(sequence.inputs.prompt_id, position);
+                    }
+                    const auto index = static_cast<size_t>(position - prompt);
+                    return static_cast<int64_t>(sequence.answer.at(index).token);
+                  },
+                  [this](const DecodeSteps::Ended& ended) { HandleStage(ResultOf(ended)); }}),
+      oracle_(oracle),
+      planner_(LimitsOf(topology, self_)),
+      book_(topology.times.stream_lease_us, topology.remembered),
       witness_(world, topology, oracle, self_),
-      account_(world, topology, self_),
-      memory_(topology.PagesOf(node), topology.layers, topology.page_size,
-              BitsOf(topology.kv_heads, topology.DecodeRankOf(node))),
-      group_(world, topology, groups, node),
-      steps_(world, topology, groups, node, self_.id, memory_, group_,
-             {[this](uint64_t attempt) { return &witness_.SequenceOf(attempt); },
-              [this](const DecodeSteps::Ended& ended) { HandleCore(FinishStep(ended)); }}),
-      kv_(world, topology, node, self_, memory_,
-          {[this](const LeaseEvent& event) { HandleLease(event); },
-           [this](uint64_t generation) { return witness_.SequenceOfGrant(generation); },
-           [this](int page) { return steps_.Uses(page); }}) {
-  if (several()) {
-    const links::WiringOptions wiring{DecodePlaceOf(topology, node, self_), topology.PagesOf(node),
-                                      1, 1, topology.times.chain};
-    wiring_.emplace(wiring);
-    wiring_witness_.emplace(world, wiring);
-  }
+      wiring_(WiringOptionsOf(topology, node, self_)),
+      wiring_witness_(world, WiringOptionsOf(topology, node, self_)) {
   membership_ = std::make_unique<WorkerMembership>(
       world, topology.times, node, RouterProcess::Describe(topology, self_, Role::kDecode),
       [this] {
-        const decode::DecodeLoad load = core_.load();
+        const prefill::PlannerLoad load = planner_.load();
         return WorkerMembership::Status{
-            !core_.draining() && core_.joined(),
-            router::WorkerLoad{load.running + load.reserved, load.waiting, 0, load.free_pages,
-                               load.quarantined_pages},
+            !planner_.draining() && planner_.up(),
+            router::WorkerLoad{load.open, load.queued, 0, load.free_pages, load.ending_pages},
             drain_ != nullptr && drain_->draining()};
       },
-      [this] {
-        if (!several()) return;
-        const links::ChainPlace place = DecodePlaceOf(topology_, node_, self_);
-        wiring_events_.Raise(links::ViewSeen{WithImpostors(world_, place, membership_->peers())});
-      });
+      [this] { OnView(); });
   drain_ = std::make_unique<WorkerDrain>(
       world, topology, node, *membership_,
       WorkerDrain::Hooks{
-          [this](int64_t deadline_us) { HandleCore(decode::DrainBegan{deadline_us}); },
+          [this](int64_t deadline_us) { HandlePlanner(prefill::DrainBegan{deadline_us}); },
           [this](std::string& why_not) { return AtRest(why_not); }});
   membership_->Start();
   kv_.Start();
+  OnView();
 }
 
 // What is overdue ends first and by itself, so that a witness knows what an event is to do.
-void DecodeProcess::HandleInTurn(const decode::Event& event) {
-  if (core_.NextDeadlineUs() <= world_.now_us()) HandleOne(decode::Tick{});
+void DecodeProcess::HandleInTurn(const prefill::PlannerEvent& event) {
+  if (planner_.NextDeadlineUs() <= world_.now_us()) HandleOne(prefill::Tick{});
   HandleOne(event);
   ScheduleTick();
 }
 
-void DecodeProcess::HandleOne(const decode::Event& event) {
+void DecodeProcess::HandleOne(const prefill::PlannerEvent& event) {
   if (!world_.violation().empty()) return;  // This event has already violated something.
   witness_.Before(event);
-  std::vector<decode::Action> actions;
-  core_.Handle(event, world_.now_us(), actions);
-  for (const int page : freed_.Take(core_.pool())) {
-    if (const std::string used = memory_.Free(page); !used.empty()) {
-      world_.Violate(absl::StrCat("I1: ", self_.id, ": ", used));
-    }
-  }
-  witness_.After(actions, core_);
+  std::vector<prefill::PlannerAction> actions;
+  planner_.Handle(event, world_.now_us(), actions);
+  if (std::holds_alternative<prefill::ChainDown>(event)) grants_.EndEpoch();
+  FreePages();
+  witness_.After(actions, planner_);
   if (!world_.violation().empty()) return;
-  account_.Saw(event, actions, core_);
-  if (!world_.violation().empty()) return;
-  const bool refused = std::any_of(actions.begin(), actions.end(), [](const auto& action) {
-    return std::holds_alternative<decode::RefuseStream>(action);
-  });
-  if (const auto* opened = std::get_if<decode::StreamOpened>(&event); opened && !refused) {
-    sessions_.at(opened->attempt_id).stream_call = opening_call_;
-  }
-  for (const decode::Action& action : actions) {
+  for (const prefill::PlannerAction& action : actions) {
     TouchBy(world_, node_, action);
     std::visit([this](const auto& act) { Perform(act); }, action);
   }
 }
 
+void DecodeProcess::FreePages() {
+  if (planner_.pool() == nullptr) return;
+  for (const int page : freed_.Take(*planner_.pool())) {
+    FreePage(epoch_, page);
+    for (int rank = 1; rank < topology_.decode_ranks; ++rank) {
+      const int node = topology_.DecodeNode(topology_.DecodeOf(node_), rank);
+      if (!world_.alive(node)) continue;
+      static_cast<DecodeRank*>(world_.process(node))->FreePage(epoch_, page);
+    }
+  }
+}
+
 void DecodeProcess::ScheduleTick() {
-  const int64_t due_us = std::max(core_.NextDeadlineUs(), world_.now_us());
-  if (core_.NextDeadlineUs() == kNeverUs || due_us >= tick_us_) return;
+  const int64_t next_us = std::min(planner_.NextDeadlineUs(), book_.NextDeadlineUs());
+  const int64_t due_us = std::max(next_us, world_.now_us());
+  if (next_us == kNeverUs || due_us >= tick_us_) return;
   tick_us_ = due_us;
   const int64_t late_us = world_.DrawLoopLateness();
   world_.After(node_, due_us - world_.now_us() + late_us, "decode tick", [this, due_us] {
     if (tick_us_ == due_us) tick_us_ = kNeverUs;
-    HandleCore(decode::Tick{});
+    for (const uint64_t attempt_id : book_.Expire(world_.now_us())) {
+      HandlePlanner(prefill::AbortRequested{attempt_id, book_.TooLate()});
+    }
+    std::erase_if(sessions_, [this](const auto& entry) { return !book_.Holds(entry.first); });
+    HandlePlanner(prefill::Tick{});
   });
 }
 
@@ -140,13 +139,12 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
   if (topology_.IsLonely(node_)) {
     return world_.Violate(absl::StrCat(self_.id, " is paired and nobody is connected to it"));
   }
-  const auto [found, fresh] = sessions_.try_emplace(request.attempt_id);
-  if (!fresh) return world_.BreakCall(call);  // The shell refuses it; no router does this.
-  // Aborts are calls of their own, and may overtake.
-  if (world_.random().Chance(world_.faults().control_drop)) Abort(request.attempt_id);
-  found->second.reserve_call = call;
+  // The shell refuses it; no router does this.
+  if (book_.Holds(request.attempt_id)) return world_.BreakCall(call);
+  book_.Ask(request.attempt_id);
+  sessions_[request.attempt_id].reserve_call = call;
   const Stops stops = StopsOf(request.prompt_id);
-  decode::ReserveRequested event;
+  prefill::StartRequested event;
   event.attempt_id = request.attempt_id;
   event.prompt_tokens = request.prompt_tokens;
   event.stop.max_tokens = request.max_tokens;
@@ -160,36 +158,25 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
     std::rotate(event.writers.begin(), event.writers.begin() + 1, event.writers.end());
   }
   event.deadline_us = world_.now_us() + request.timeout_us;
-  event.resumes = request.resumes;
+  event.has_tokens = request.has_tokens;
   witness_.Begin(request.prompt_id);
-  LetIntrudersReserve(event);
-  const auto held = [this] { return core_.load().waiting + core_.load().reserved; };
-  const int before = held();
-  HandleCore(event);
-  if (held() == before + 1) {
-    ExpectRefused(event, absl::StatusCode::kAlreadyExists, "is held already");
-  }
-  // A stream without a ticket: who waits has none yet.
-  const std::optional<uint64_t> generation = witness_.WaitsWith(event.attempt_id);
-  if (generation.has_value() && world_.random().Chance(kStaleStream)) {
-    Generate(0, event.attempt_id, *generation);
-  }
-}
-
-void DecodeProcess::HandleLease(const LeaseEvent& event) {
-  if (const auto* committed = std::get_if<KvCommitted>(&event)) {
-    KvCommitted heard = *committed;
-    // Drawn by a kernel that has gone wrong.
-    if (world_.Strikes(&NetworkFaults::compute_fail)) heard.first_token->token = kVocabulary;
-    return HandleCore(heard);
-  }
-  std::visit([this](const auto& e) { HandleCore(decode::Event(e)); }, event);
+  HandlePlanner(event);
 }
 
 void DecodeProcess::Generate(uint64_t call, uint64_t attempt_id, uint64_t generation) {
-  opening_call_ = call;
-  HandleCore(decode::StreamOpened{attempt_id, generation});
-  opening_call_ = 0;
+  const auto owed = book_.Open(attempt_id, generation);
+  if (!owed.ok()) {
+    absl::Status status = owed.status();
+    if (absl::IsNotFound(status) && planner_.draining()) {
+      status = EndedByDrain(absl::UnavailableError(status.message()));
+    }
+    return EndStream(call, attempt_id, status);
+  }
+  sessions_.at(attempt_id) = {0, call};
+  for (const SampledToken& token : owed->tokens) SendToken(attempt_id, token);
+  if (!owed->outcome.has_value()) return;
+  sessions_.erase(attempt_id);
+  EndStream(call, attempt_id, *owed->outcome);
 }
 
 // As the shell has it from calls, slow readers and failpoints.
@@ -197,7 +184,9 @@ void DecodeProcess::Abort(uint64_t attempt_id) {
   absl::Status reason = absl::CancelledError("the router aborted it");
   if (world_.random().Chance(0.2)) reason = absl::OkStatus();
   if (world_.random().Chance(0.2)) reason = absl::ResourceExhaustedError("a slow reader");
-  HandleCore(decode::AbortRequested{attempt_id, reason});
+  HandlePlanner(prefill::AbortRequested{attempt_id, reason});
+  book_.ForgetIfOver(attempt_id);
+  if (!book_.Holds(attempt_id)) sessions_.erase(attempt_id);
 }
 
 void DecodeProcess::CallBroken(uint64_t call) {
@@ -205,24 +194,23 @@ void DecodeProcess::CallBroken(uint64_t call) {
   group_.CallBroken(call);
   LinkBroken(call);
   for (const auto& [attempt, session] : sessions_) {
-    if (session.reserve_call != call && session.stream_call != call) continue;
-    HandleCore(decode::AbortRequested{attempt, absl::CancelledError("the call broke")});
-    return;
+    if (session.reserve_call == call || session.stream_call == call) return Abort(attempt);
   }
 }
 
-void DecodeProcess::Perform(const decode::ReplyReserve& action) {
-  const auto session = sessions_.find(action.attempt_id);
-  const uint64_t call = std::exchange(session->second.reserve_call, 0);
-  if (!action.ticket.ok()) {
-    sessions_.erase(session);
-  } else if (world_.random().Chance(kStaleStream)) {
-    OpenStaleStream(action.attempt_id, action.ticket->generation);
+void DecodeProcess::Perform(const prefill::HandOutTicket& action) {
+  const uint64_t attempt_id = action.attempt_id;
+  book_.GiveTicket(attempt_id, action.ticket.generation, world_.now_us());
+  if (world_.random().Chance(kStaleStream)) {
+    OpenStaleStream(attempt_id, action.ticket.generation);
   }
-  world_.AnswerOnCall<RouterProcess>(call, node_, "reserve reply",
-                                     [call, action](RouterProcess& router) {
-                                       router.ReserveReply(call, action.attempt_id, action.ticket);
-                                     });
+  const uint64_t call = sessions_.at(attempt_id).reserve_call;
+  kv_.After([this, call, attempt_id, ticket = action.ticket] {
+    world_.AnswerOnCall<RouterProcess>(call, node_, "reserve reply",
+                                       [call, attempt_id, ticket](RouterProcess& router) {
+                                         router.ReserveReply(call, attempt_id, ticket);
+                                       });
+  });
 }
 
 // A stream of the attempt's former life, or a second one: refused, and the request goes on.
@@ -231,98 +219,137 @@ void DecodeProcess::OpenStaleStream(uint64_t attempt_id, uint64_t generation) {
   world_.After(node_, late_us, "stale stream", [this, attempt_id, generation] {
     const auto session = sessions_.find(attempt_id);
     const bool second = session != sessions_.end() && session->second.stream_call != 0;
-    Generate(0, attempt_id, second && world_.random().Chance(0.5) ? generation : generation - 1);
+    const bool same = second && world_.random().Chance(0.5);
+    if (book_.Open(attempt_id, same ? generation : generation - 1).ok()) {
+      world_.Violate(absl::StrCat(self_.id, ": a stale stream of attempt ", attempt_id, " opens"));
+    }
   });
 }
 
-void DecodeProcess::Perform(const decode::DeliverToken& action) {
-  const uint64_t call = sessions_.at(action.attempt_id).stream_call;
-  world_.AnswerOnCall<RouterProcess>(call, node_, "token", [call, action](RouterProcess& router) {
-    router.Token(call, action.attempt_id, action.token);
-  });
+void DecodeProcess::SendToken(uint64_t attempt_id, const SampledToken& token) {
+  const uint64_t call = sessions_.at(attempt_id).stream_call;
+  world_.AnswerOnCall<RouterProcess>(
+      call, node_, "token",
+      [call, attempt_id, token](RouterProcess& router) { router.Token(call, attempt_id, token); });
 }
 
-void DecodeProcess::Perform(const decode::RefuseStream& action) {
-  world_.AnswerOnCall<RouterProcess>(opening_call_, node_, "stream refused",
-                                     [call = opening_call_, action](RouterProcess& router) {
-                                       router.StreamEnd(call, action.attempt_id, action.status);
+void DecodeProcess::EndStream(uint64_t call, uint64_t attempt_id,
+                              const decode::TicketBook::Outcome& outcome) {
+  if (outcome.ok()) {
+    world_.AnswerOnCall<RouterProcess>(
+        call, node_, "decode finish", [call, attempt_id, reason = *outcome](RouterProcess& router) {
+          router.DecodeFinished(call, attempt_id, reason);
+        });
+  }
+  absl::Status status = outcome.status();
+  if (!status.ok() && !LegOf(status).has_value()) status = WithLeg(status, "decode", self_.id);
+  world_.AnswerOnCall<RouterProcess>(call, node_, "stream end",
+                                     [call, attempt_id, status](RouterProcess& router) {
+                                       router.StreamEnd(call, attempt_id, status);
                                      });
 }
 
-void DecodeProcess::Perform(const decode::Finish& action) {
-  const auto session = sessions_.find(action.attempt_id);
-  const uint64_t call = session->second.stream_call;
-  sessions_.erase(session);
-  const uint64_t attempt = action.attempt_id;
-  if (action.outcome.ok()) {
-    const FinishReason reason = *action.outcome;
-    world_.AnswerOnCall<RouterProcess>(call, node_, "decode finish",
-                                       [call, attempt, reason](RouterProcess& router) {
-                                         router.DecodeFinished(call, attempt, reason);
-                                       });
+void DecodeProcess::Perform(const prefill::DeliverToken& action) {
+  if (book_.Deliver(action.attempt_id, action.token)) SendToken(action.attempt_id, action.token);
+}
+
+void DecodeProcess::Perform(const prefill::FinishRequest& action) {
+  const uint64_t attempt_id = action.attempt_id;
+  decode::TicketBook::Outcome outcome = action.reason;
+  absl::Status status = action.status;
+  if (!status.ok()) {
+    if (!LegOf(status).has_value()) status = WithLeg(status, "decode", self_.id);
+    outcome = status;
   }
-  world_.AnswerOnCall<RouterProcess>(
-      call, node_, "stream end",
-      [call, attempt, status = action.outcome.status()](RouterProcess& router) {
-        router.StreamEnd(call, attempt, status);
-      });
+  const Session session = sessions_.at(attempt_id);
+  switch (book_.End(attempt_id, outcome)) {
+    case decode::TicketBook::EndFor::kLater:
+      if (!book_.Holds(attempt_id)) sessions_.erase(attempt_id);
+      return;
+    case decode::TicketBook::EndFor::kReservation:
+      sessions_.erase(attempt_id);
+      world_.AnswerOnCall<RouterProcess>(
+          session.reserve_call, node_, "reserve reply",
+          [call = session.reserve_call, attempt_id, status](RouterProcess& router) {
+            router.ReserveReply(call, attempt_id, status);
+          });
+      return;
+    case decode::TicketBook::EndFor::kStream:
+      sessions_.erase(attempt_id);
+      return EndStream(session.stream_call, attempt_id, outcome);
+  }
 }
 
-// ---- The hand-off and steps, here and on the other ranks ----
+// ---- The hand-off and plans, here and on the other ranks ----
 
-void DecodeProcess::Perform(const decode::GrantKv& action) {
-  if (action.rank > 0) return SendOrder(action.rank, OrderOf(action));
-  kv_.Grant(action.grant);
+void DecodeProcess::OnLease(const LeaseEvent& event) {
+  LeaseEvent heard = event;
+  if (auto* committed = std::get_if<KvCommitted>(&heard)) {
+    // Drawn by a kernel that has gone wrong.
+    if (world_.Strikes(&NetworkFaults::compute_fail)) committed->first_token->token = kVocabulary;
+  }
+  HandlePlanner(prefill::KvHeard{0, heard});
 }
 
-void DecodeProcess::Perform(const decode::RevokeKv& action) {
-  kv_.Revoke(action.slot, action.generation);
-  for (int rank = 1; rank < topology_.decode_ranks; ++rank) SendOrder(rank, OrderOf(action));
+void DecodeProcess::Perform(const prefill::GrantKv& action) {
+  if (action.rank > 0) return SendOrder(action.rank, action.grant);
+  const absl::Status status = grants_.Grant(action.grant);
+  if (!status.ok()) world_.Violate(absl::StrCat(self_.id, ": ", status.message()));
 }
 
-void DecodeProcess::Perform(const decode::RunStep& step) {
-  if (!world_.violation().empty()) return;  // The witness has complained of this one.
-  for (int rank = 1; rank < topology_.decode_ranks; ++rank) SendOrder(rank, OrderOf(step));
-  steps_.Run(step);
+void DecodeProcess::Perform(const prefill::RevokeKv& action) {
+  const absl::Status status = grants_.Revoke(action.slot, action.generation);
+  if (!status.ok()) world_.Violate(absl::StrCat(self_.id, ": ", status.message()));
+  SendAll(action);
 }
 
-decode::StepFinished DecodeProcess::FinishStep(const DecodeSteps::Ended& ended) {
-  decode::StepFinished done{ended.step, ended.status, {}};
+void DecodeProcess::Perform(const prefill::IssuePlan& action) {
+  SendAll(action.plan);
+  HandleStage(prefill::PlanArrived{action.plan});
+}
+
+void DecodeProcess::Perform(const prefill::FailChain& action) {
+  wiring_events_.Raise(links::StageLinkEnded{action.rank, epoch_, action.status});
+}
+
+// Events of its own, as the loop has them in turn.
+void DecodeProcess::OnReport(uint64_t /*epoch*/, const prefill::PlannerEvent& report) {
+  world_.After(node_, 1, "own report", [this, report] { HandlePlanner(report); });
+}
+
+prefill::ComputeFinished DecodeProcess::ResultOf(const DecodeSteps::Ended& ended) {
+  prefill::ComputeFinished done{ended.epoch, ended.number, ended.status, ended.compute_us, {}, {}};
   const double fails = world_.faults().compute_fail / 10;
   for (const DecodeSteps::Row& row : ended.rows) {
-    const uint64_t attempt_id = row.fed.attempt_id;
+    if (!ended.status.ok() || !row.run.item.draws) continue;
     if (world_.random().Chance(fails)) {
-      if (world_.random().Chance(0.3)) continue;  // No output at all.
       if (world_.random().Chance(0.5)) {
-        done.outputs.push_back({attempt_id, absl::InternalError("a logit is not finite")});
+        done.drawn.emplace_back(absl::InternalError("a logit is not finite"));
       } else {
         const int32_t none = world_.random().Chance(0.5) ? -1 : kVocabulary;
-        done.outputs.push_back({attempt_id, SampledToken{none, 0, {}}});
+        done.drawn.emplace_back(SampledToken{none, 0, {}});
       }
       continue;
     }
-    done.outputs.push_back(
-        {attempt_id, DrawToken(row.out, row.sequence->inputs.prompt_id, row.fed.generated)});
+    done.drawn.emplace_back(
+        DrawToken(row.x.back(), row.sequence->inputs.prompt_id, row.run.generated));
   }
-  if (!done.status.ok()) done.outputs.clear();
   return done;
 }
 
 absl::Status DecodeProcess::CheckInvariants() const {
-  BATON_RETURN_IF_ERROR(membership_->CheckInvariants());
-  BATON_RETURN_IF_ERROR(core_.CheckInvariants());
-  if (wiring_.has_value()) BATON_RETURN_IF_ERROR(wiring_->CheckInvariants());
-  return kv_.leases().CheckInvariants();
+  BATON_RETURN_IF_ERROR(planner_.CheckInvariants());
+  BATON_RETURN_IF_ERROR(wiring_.CheckInvariants());
+  return DecodeRank::CheckInvariants();
 }
 
 bool DecodeProcess::AtRest(std::string& why_not) const {
-  const LeaseTable& leases = kv_.leases();
-  if (core_.AtRest() && leases.AtRest()) return true;
-  const decode::DecodeLoad load = core_.load();
+  if (!DecodeRank::AtRest(why_not)) return false;
+  const prefill::PlannerLoad load = planner_.load();
+  if (planner_.AtRest() && book_.empty() && load.owned_pages == 0) return true;
   why_not =
-      absl::StrCat("waiting ", load.waiting, " reserved ", load.reserved, " running ", load.running,
-                   " owned pages ", load.owned_pages, " quarantined ", load.quarantined_pages,
-                   " grants ", leases.active_grants(), " draining ", leases.draining());
+      absl::StrCat("queued ", load.queued, " open ", load.open, " owned pages ", load.owned_pages,
+                   " plans in flight ", load.plans_in_flight, ", ", sessions_.size(), " sessions");
   return false;
 }
 

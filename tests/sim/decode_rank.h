@@ -1,35 +1,96 @@
-// A process of a simulated decode service: rank 0, which is the service to routers, or a follower.
+// A process of a simulated decode service: rank 0, which is the service to routers and plans, or
+// another one. What both have: the real Stage and RankGrants, a real LeaseTable and an executor
+// over its own heads.
 #ifndef TESTS_SIM_DECODE_RANK_H_
 #define TESTS_SIM_DECODE_RANK_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
 
+#include "common/base/serial_events.h"
 #include "services/links/core/hello.h"
+#include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/rank_grants.h"
+#include "services/prefill/core/stage.h"
 #include "tests/sim/decode_kv.h"
 #include "tests/sim/decode_steps.h"
+#include "tests/sim/sim_group.h"
+#include "tests/sim/sim_memory.h"
+#include "tests/sim/stage_groups.h"
 #include "tests/sim/topology.h"
+#include "tests/sim/worker_drain.h"
+#include "tests/sim/worker_membership.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {
 
+// What rank 0 tells the others.
+using SimOrder = std::variant<prefill::Plan, KvGrant, prefill::RevokeKv>;
+
+// As links know a rank of a decode service.
+links::ChainPlace DecodePlaceOf(const Topology& topology, int node, const InstanceRef& self);
+
 class DecodeRank : public Process {
  public:
-  // Told to stop: exits when it is drained.
-  virtual void Drain(int64_t drain_us) = 0;
-  virtual DecodeKv& kv() = 0;
-  virtual DecodeSteps& steps() = 0;
-};
+  DecodeRank(World& world, const Topology& topology, StageGroups& groups, int node,
+             uint64_t incarnation, DecodeSteps::Hooks steps);
 
-// As links know a rank of a decode service of several.
-inline links::ChainPlace DecodePlaceOf(const Topology& topology, int node,
-                                       const InstanceRef& self) {
-  links::ChainPlace place;
-  place.chain_id = topology.DecodeId(node);
-  place.layers = topology.layers;
-  place.self = {self, {0, topology.layers}, topology.DecodeRankOf(node)};
-  place.role = Role::kDecode;
-  return place;
-}
+  // Told to stop: exits when it is drained.
+  void Drain(int64_t drain_us) { drain_->Begin(drain_us); }
+  DecodeKv& kv() { return kv_; }
+  DecodeSteps& steps() { return steps_; }
+  // What rank 0 has freed is free on every rank.
+  void FreePage(uint64_t epoch, int page);
+
+  WorkerMembership* worker() override { return membership_.get(); }
+  SimGroup* ranks() override { return &group_; }
+  void PeerClosed(const InstanceRef& peer, int64_t opened_us) override {
+    membership_->PeerClosed(peer, opened_us);
+  }
+  absl::Status CheckInvariants() const override;
+  bool AtRest(std::string& why_not) const override;
+
+ protected:
+  // From this rank's lease table.
+  virtual void OnLease(const LeaseEvent& event) = 0;
+  // What the stage says, of `epoch`.
+  virtual void OnReport(uint64_t epoch, const prefill::PlannerEvent& report) = 0;
+  virtual void FailEpoch(const absl::Status& status) = 0;
+  virtual const Oracle::Sequence* SequenceOfGrant(uint64_t generation) const = 0;
+  virtual prefill::ComputeFinished ResultOf(const DecodeSteps::Ended& ended) = 0;
+
+  absl::Status Begin(const links::Hello& hello);
+  void EndEpoch(const absl::Status& why);
+  void HandleStage(const prefill::StageEvent& event) { stage_events_.Raise(event); }
+  void Perform(const prefill::StageAction& action);
+
+  World& world_;
+  const Topology& topology_;
+  StageGroups& groups_;
+  const int node_;
+  const InstanceRef self_;
+  const TensorRank rank_;
+  uint64_t epoch_ = 0;                // That has begun here; 0: none.
+  std::vector<InstanceRef> members_;  // The epoch's.
+  prefill::Stage stage_;
+  SimMemory memory_;
+  SimGroup group_;
+  DecodeSteps steps_;
+  DecodeKv kv_;
+  prefill::RankGrants grants_;
+  std::unique_ptr<WorkerMembership> membership_;
+  std::unique_ptr<WorkerDrain> drain_;
+
+ private:
+  void HandleOne(const prefill::StageEvent& event);
+
+  SerialEvents<prefill::StageEvent> stage_events_{
+      [this](const prefill::StageEvent& event) { HandleOne(event); }};
+};
 
 }  // namespace baton::sim
 

@@ -1,5 +1,5 @@
 // Rank 0's way to the followers of its simulated decode service: the real wiring over calls that
-// break, orders and reports. Plays services/decode/ranks/rank_links and the wiring's shell.
+// break, orders and reports. Plays services/links/chain_wiring.
 #include <algorithm>
 #include <utility>
 #include <variant>
@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "tests/sim/decode_process.h"
 #include "tests/sim/follower_process.h"
+#include "tests/sim/link_intruders.h"
 
 namespace baton::sim {
 namespace {
@@ -19,7 +20,7 @@ constexpr size_t kKeptMost = 6;
 }  // namespace
 
 void DecodeProcess::ScheduleWiringTick() {
-  const int64_t next_us = wiring_->NextDeadlineUs();
+  const int64_t next_us = wiring_.NextDeadlineUs();
   if (next_us == kNeverUs) return;
   const int64_t due_us = std::max(next_us, world_.now_us());
   if (due_us >= wiring_tick_us_) return;
@@ -33,8 +34,8 @@ void DecodeProcess::ScheduleWiringTick() {
 
 void DecodeProcess::HandleWiring(const links::WiringEvent& event) {
   std::vector<links::WiringAction> actions;
-  wiring_->Handle(event, world_.now_us(), actions);
-  wiring_witness_->Saw(event, actions, *wiring_);
+  wiring_.Handle(event, world_.now_us(), actions);
+  wiring_witness_.Saw(event, actions, wiring_);
   for (const auto& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }
@@ -45,26 +46,22 @@ void DecodeProcess::LinkBroken(uint64_t call) {
   for (const auto& [rank, link] : links_) {
     if (link != call) continue;
     wiring_events_.Raise(
-        links::StageLinkEnded{rank, wiring_->epoch(), absl::UnavailableError("the link broke")});
+        links::StageLinkEnded{rank, wiring_.epoch(), absl::UnavailableError("the link broke")});
     return;
   }
 }
 
 // ---- What the wiring decides ----
 
+void DecodeProcess::OnView() {
+  const links::ChainPlace place = DecodePlaceOf(topology_, node_, self_);
+  wiring_events_.Raise(links::ViewSeen{WithImpostors(world_, place, membership_->peers())});
+}
+
 void DecodeProcess::Perform(const links::TryOwnEpoch& action) {
-  if (!core_.may_join()) {
-    wiring_events_.Raise(
-        links::OwnEpochTried{absl::UnavailableError("pages of the last epoch are in use")});
-    return;
-  }
-  roster_.Begin(action.hello.members);
-  ranks_.clear();
-  for (const KvWriter& rank : action.hello.members) ranks_.push_back(rank.instance);
-  contexts_.clear();
-  steps_.Begin(action.hello.epoch, ranks_);
-  ScheduleStale();
-  wiring_events_.Raise(links::OwnEpochTried{absl::OkStatus()});
+  const absl::Status status = Begin(action.hello);
+  if (status.ok()) ScheduleStale();
+  wiring_events_.Raise(links::OwnEpochTried{status});
 }
 
 void DecodeProcess::Perform(const links::OpenLinks& action) {
@@ -119,7 +116,12 @@ void DecodeProcess::Perform(const links::CloseLinks&) {
 void DecodeProcess::Perform(const links::ReportChainUp& action) {
   groups_.CheckUp(StageGroups::KeyOf(topology_, node_, action.epoch));
   freed_.Reset();
-  HandleCore(roster_.Joined(action.page_count));
+  prefill::ChainUp up{action.epoch, 1, action.page_count};
+  up.stage_layers = {topology_.layers};
+  up.ranks = topology_.decode_ranks;
+  up.followers.assign(members_.begin() + 1, members_.end());
+  up.newest_generation = newest_generation_;
+  HandlePlanner(up);
   membership_->ReportSoon();
 }
 
@@ -128,14 +130,14 @@ void DecodeProcess::Perform(const links::ReportChainDown& action) {
     world_.Violate(absl::StrCat("a router's death parts the ranks of ", self_.id, ": ",
                                 action.status.message()));
   }
-  world_.Trace(node_, absl::StrCat("RANKS LOST: ", action.status.message()));
-  group_.Leave(action.status);
-  HandleCore(decode::RanksLost{action.status});
+  world_.Trace(node_, absl::StrCat("CHAIN DOWN: ", action.status.message()));
+  EndEpoch(action.status);
+  HandlePlanner(prefill::ChainDown{action.status});
   membership_->ReportSoon();
 }
 
 void DecodeProcess::Perform(const links::PassReport& action) {
-  decode::Event report = *std::exchange(in_hand_, std::nullopt);
+  const prefill::PlannerEvent report = *std::exchange(in_hand_, std::nullopt);
   const int said_by = std::visit(
       [](const auto& event) {
         if constexpr (requires { event.rank; }) return event.rank;
@@ -143,25 +145,69 @@ void DecodeProcess::Perform(const links::PassReport& action) {
       },
       report);
   if (said_by != action.rank) world_.Violate(self_.id + " takes one rank's report for another's");
-  HandleCore(report);
-}
-
-void DecodeProcess::Perform(const decode::PartRanks& action) {
-  wiring_events_.Raise(links::ChainFailed{action.status});
+  HandlePlanner(report);
 }
 
 // ---- Orders ----
 
-void DecodeProcess::SendOrder(int rank, decode::Order order) {
-  if (!wiring_->up()) return;
+// The same order with one thing wrong, mostly by the least there is.
+namespace {
+
+void Spoil(Random& random, const Topology& topology, int node, KvGrant& grant) {
+  LayerRange& layers = grant.writers.back().layers;
+  switch (random.Below(8)) {
+    case 0:
+      grant.slot = static_cast<uint32_t>(topology.max_running);
+      return;
+    case 1:
+      grant.generation = 0;
+      return;
+    case 2:
+      grant.pages.clear();
+      return;
+    case 3:
+      grant.pages.back() = topology.PagesOf(node);
+      return;
+    case 4:
+      grant.pages.push_back(grant.pages.front());
+      return;
+    case 5:
+      layers.end = layers.begin;
+      return;
+    case 6:
+      grant.first_page = static_cast<int>(grant.pages.size());
+      return;
+    default:
+      layers.end = topology.layers + 1;
+  }
+}
+
+void Spoil(Random& /*random*/, const Topology& /*topology*/, int /*node*/,
+           prefill::RevokeKv& revoke) {
+  ++revoke.generation;
+}
+
+void Spoil(Random& random, const Topology& /*topology*/, int /*node*/, prefill::Plan& plan) {
+  if (plan.items.empty() || random.Chance(0.5)) {
+    plan.number += random.Chance(0.5) ? 1 : -1;
+  } else {
+    ++plan.items.back().token_begin;
+  }
+}
+
+}  // namespace
+
+void DecodeProcess::SendAll(const SimOrder& order) {
+  for (int rank = 1; rank < topology_.decode_ranks; ++rank) SendOrder(rank, order);
+}
+
+void DecodeProcess::SendOrder(int rank, SimOrder order) {
+  if (!wiring_.up()) return;
   const uint64_t call = links_.at(rank);
-  OrderContext& context = contexts_[rank];
   const bool nonsense = world_.Strikes(&NetworkFaults::order_garbled);
   if (nonsense) {
     const int node = topology_.DecodeNode(topology_.DecodeOf(node_), rank);
-    order = Garble(world_.random(), topology_, node, context, std::move(order));
-  } else {
-    context.Saw(order);
+    std::visit([&](auto& o) { Spoil(world_.random(), topology_, node, o); }, order);
   }
   world_.SendOnCall<FollowerProcess>(
       call, node_, "order",
@@ -180,14 +226,11 @@ void DecodeProcess::ReceiveFromFollower(const links::WiringEvent& event) {
 }
 
 void DecodeProcess::ReceiveReady(const links::StageReady& ready, uint64_t newest_generation) {
-  if (ready.epoch == wiring_->epoch()) {
-    roster_.Ready(newest_generation);
-    witness_.FollowerHad(newest_generation);
-  }
+  newest_generation_ = std::max(newest_generation_, newest_generation);
   ReceiveFromFollower(ready);
 }
 
-void DecodeProcess::ReceiveReport(int rank, uint64_t epoch, const decode::Event& report) {
+void DecodeProcess::ReceiveReport(int rank, uint64_t epoch, const prefill::PlannerEvent& report) {
   in_hand_ = report;
   ReceiveFromFollower(links::ReportHeard{rank, epoch});
   in_hand_.reset();
@@ -204,10 +247,10 @@ void DecodeProcess::ScheduleStale() {
   for (const links::WiringEvent& event : std::exchange(stale_wiring_, {})) {
     const int64_t latest_us = world_.random().Chance(0.5) ? 5000 : 3'000'000;
     world_.After(node_, world_.random().Between(0, latest_us), "stale word", [this, event] {
-      const std::pair before(wiring_->epoch(), wiring_->up());
+      const std::pair before(wiring_.epoch(), wiring_.up());
       std::vector<links::WiringAction> actions;
-      wiring_->Handle(event, world_.now_us(), actions);
-      if (actions.empty() && std::pair(wiring_->epoch(), wiring_->up()) == before) return;
+      wiring_.Handle(event, world_.now_us(), actions);
+      if (actions.empty() && std::pair(wiring_.epoch(), wiring_.up()) == before) return;
       world_.Violate(absl::StrCat(self_.id, ": a follower's word of an older epoch has an effect"));
     });
   }

@@ -35,15 +35,30 @@ void DecodeSteps::Begin(uint64_t epoch, std::vector<InstanceRef> members) {
   members_ = std::move(members);
 }
 
-// From now on the executor may read and write these pages, whatever becomes of the epoch.
-void DecodeSteps::Run(const decode::RunStep& step) {
-  Step next{step.step, epoch_, {}, false};
-  for (const decode::RunStep::Sequence& fed : step.sequences) {
-    memory_.Hold(fed.pages);
-    next.rows.push_back({fed, hooks_.sequence_of ? hooks_.sequence_of(fed.attempt_id) : nullptr,
-                         Embed(fed.token, fed.position), 0});
+std::vector<uint64_t> DecodeSteps::Embedded(const Row& row) const {
+  std::vector<uint64_t> x;
+  if (row.sequence == nullptr) return x;
+  for (int position = row.begin(); position < row.end(); ++position) {
+    const int64_t token =
+        row.run.decodes ? row.run.item.token : hooks_.token_at(*row.sequence, position);
+    x.push_back(Embed(token, position));
   }
-  if (topology_.decode_ranks > 1) groups_.Submitted(KeyOf(epoch_), step.step, DigestOf(next));
+  return x;
+}
+
+// From now on the executor may read and write these pages, whatever becomes of the epoch.
+void DecodeSteps::Run(const prefill::RunCompute& compute) {
+  Step next{compute, {}, false, 0};
+  for (const prefill::RunCompute::Item& item : compute.items) {
+    memory_.Hold(item.pages);
+    const uint64_t attempt_id = item.item.attempt_id;
+    Row row{item, hooks_.sequence_of ? hooks_.sequence_of(attempt_id) : nullptr, {}, 0};
+    row.x = Embedded(row);
+    next.rows.push_back(std::move(row));
+  }
+  if (topology_.decode_ranks > 1) {
+    groups_.Submitted(KeyOf(compute.epoch), compute.number, DigestOf(compute));
+  }
   steps_.push_back(std::move(next));
   if (steps_.size() == 1) BeginNext();
 }
@@ -51,89 +66,91 @@ void DecodeSteps::Run(const decode::RunStep& step) {
 bool DecodeSteps::Uses(int page) const {
   return std::any_of(steps_.begin(), steps_.end(), [page](const Step& step) {
     return std::any_of(step.rows.begin(), step.rows.end(), [page](const Row& row) {
-      return std::find(row.fed.pages.begin(), row.fed.pages.end(), page) != row.fed.pages.end();
+      return std::find(row.run.pages.begin(), row.run.pages.end(), page) != row.run.pages.end();
     });
   });
 }
 
-void DecodeSteps::BeginNext() { topology_.decode_ranks == 1 ? RunAlone() : RunTogether(); }
+void DecodeSteps::BeginNext() {
+  steps_.front().begun_us = world_.now_us();
+  topology_.decode_ranks == 1 ? RunAlone() : RunTogether();
+}
 
-int64_t DecodeSteps::DrawCost(size_t rows) {
-  return topology_.step_us + 50 * static_cast<int64_t>(rows) +
-         world_.random().Between(0, topology_.step_us / 2);
+int64_t DecodeSteps::DrawCost(const Step& step) {
+  int64_t tokens = 0;
+  for (const Row& row : step.rows) tokens += row.end() - row.begin();
+  return topology_.step_us + 50 * tokens + world_.random().Between(0, topology_.step_us / 2);
 }
 
 // One row by all ranks that compute it, of which one may be all. False: a promise is broken.
-bool DecodeSteps::ComputeRow(size_t row, const std::vector<DecodeSteps*>& ranks, uint64_t& out) {
+bool DecodeSteps::ComputeRow(size_t row, const std::vector<DecodeSteps*>& ranks,
+                             std::vector<uint64_t>& x) {
   const Row& first = ranks.front()->steps_.front().rows[row];
-  const int position = first.fed.position;
-  out = first.out;
+  const int end = first.end();
+  x = first.x;
   std::vector<SimMemory::Part> parts;
   for (DecodeSteps* const rank : ranks) {
-    const std::vector<int>& pages = rank->steps_.front().rows[row].fed.pages;
-    if (static_cast<int>(pages.size()) * topology_.page_size <= position) {
-      world_.Violate(absl::StrCat(rank->self_, " has too few pages for position ", position));
+    const std::vector<int>& pages = rank->steps_.front().rows[row].run.pages;
+    if (static_cast<int>(pages.size()) * topology_.page_size < end) {
+      world_.Violate(absl::StrCat(rank->self_, " has too few pages for ", end, " tokens"));
       return false;
     }
     parts.push_back({&rank->memory_, pages});
   }
-  SimMemory::ForwardTogether(parts, position, std::span(&out, 1));
+  if (first.sequence == nullptr || end > first.sequence->positions()) {
+    world_.Violate(
+        absl::StrCat(self_, " computes past the end of attempt ", first.run.item.attempt_id));
+    return false;
+  }
+  SimMemory::ForwardTogether(parts, first.begin(), x);
   for (DecodeSteps* const rank : ranks) {
     Row& theirs = rank->steps_.front().rows[row];
-    theirs.digest = rank->memory_.Digest(theirs.fed.pages, position + 1);
+    theirs.digest = rank->memory_.Digest(theirs.run.pages, end);
   }
-  if (out == first.sequence->X(position, topology_.layers)) return true;
-  world_.Violate(absl::StrCat("I3: ", self_, " attends to foreign or missing KV: attempt ",
-                              first.fed.attempt_id, " generation ", first.fed.generation,
-                              " at position ", position));
-  return false;
+  for (int position = first.begin(); position < end; ++position) {
+    const uint64_t out = x[static_cast<size_t>(position - first.begin())];
+    if (out == first.sequence->X(position, topology_.layers)) continue;
+    world_.Violate(absl::StrCat("I3: ", self_, " attends to foreign or missing KV: attempt ",
+                                first.run.item.attempt_id, " at position ", position));
+    return false;
+  }
+  return true;
 }
 
 void DecodeSteps::RunAlone() {
   Step& step = steps_.front();
   for (size_t row = 0; row < step.rows.size(); ++row) {
-    if (!ComputeRow(row, {this}, step.rows[row].out)) return;
+    std::vector<uint64_t> x;
+    if (!ComputeRow(row, {this}, x)) return;
+    step.rows[row].x = std::move(x);
   }
   step.computed = true;
-  world_.After(node_, DrawCost(step.rows.size()), "step done", [this] {
+  world_.After(node_, DrawCost(step), "step done", [this] {
     const bool fails = world_.Strikes(&NetworkFaults::compute_fail);
-    End(fails ? absl::InternalError("the executor failed") : absl::OkStatus());
+    End(fails ? absl::ResourceExhaustedError("the executor failed") : absl::OkStatus());
   });
 }
 
 // ---- By several ranks ----
 
-// What a rank takes the step for. Only rank 0 knows of attempts.
-uint64_t DecodeSteps::DigestOf(const Step& step) const {
-  uint64_t digest = Mix64(step.epoch ^ Mix64(step.number));
-  const auto add = [&digest](uint64_t value) { digest = Mix64(digest ^ value); };
-  for (const Row& row : step.rows) {
-    add(row.fed.slot);
-    add(row.fed.generation);
-    add(static_cast<uint64_t>(row.fed.token));
-    add(static_cast<uint64_t>(row.fed.position));
-    for (const int page : row.fed.pages) add(static_cast<uint64_t>(page));
-  }
-  return digest;
-}
-
 void DecodeSteps::RunTogether() {
-  group_.BeginStep(DigestOf(steps_.front()), [this](const auto& all) { StepBegins(all); });
+  group_.BeginStep(DigestOf(steps_.front().compute), [this](const auto& all) { StepBegins(all); });
 }
 
 void DecodeSteps::StepBegins(const absl::StatusOr<std::vector<uint64_t>>& taken_for) {
   const Step& step = steps_.front();
   if (!taken_for.ok()) return EndTogether(taken_for.status());
-  if (std::count(taken_for->begin(), taken_for->end(), DigestOf(step)) != topology_.decode_ranks) {
-    return world_.Violate(
-        absl::StrCat(self_, " sums up step ", step.number, " with ranks that compute another one"));
+  if (std::count(taken_for->begin(), taken_for->end(), DigestOf(step.compute)) !=
+      topology_.decode_ranks) {
+    return world_.Violate(absl::StrCat(self_, " sums up step ", step.compute.number,
+                                       " with ranks that compute another one"));
   }
   const StageGroups::Step* const together = ComputeTogether();
   if (!world_.violation().empty()) return;
   if (together == nullptr) return StepEnds(absl::OkStatus());  // A rank has left: no sum comes.
   absl::Status status;
   if (world_.Strikes(&NetworkFaults::compute_fail)) {
-    status = absl::InternalError("the executor failed");
+    status = absl::ResourceExhaustedError("the executor failed");
   }
   world_.After(node_, together->cost_us, "step computed", [this, status] { StepEnds(status); });
 }
@@ -148,8 +165,8 @@ std::vector<DecodeSteps*> DecodeSteps::RanksAt(const Step& step) {
       continue;
     }
     DecodeSteps& steps = static_cast<DecodeRank*>(world_.process(node))->steps();
-    if (steps.steps_.empty() || steps.steps_.front().epoch != step.epoch ||
-        steps.steps_.front().number != step.number) {
+    if (steps.steps_.empty() || steps.steps_.front().compute.epoch != step.compute.epoch ||
+        steps.steps_.front().compute.number != step.compute.number) {
       continue;
     }
     ranks.push_back(&steps);
@@ -160,18 +177,18 @@ std::vector<DecodeSteps*> DecodeSteps::RanksAt(const Step& step) {
 // The first rank computes for all: their memory stays in use until the step ends everywhere.
 const StageGroups::Step* DecodeSteps::ComputeTogether() {
   const Step& own = steps_.front();
-  if (const auto* known = groups_.Find(KeyOf(own.epoch), own.number)) return known;
+  if (const auto* known = groups_.Find(KeyOf(own.compute.epoch), own.compute.number)) return known;
   const std::vector<DecodeSteps*> ranks = RanksAt(own);
   if (static_cast<int>(ranks.size()) < topology_.decode_ranks) return nullptr;
   StageGroups::Step together;
-  together.cost_us = DrawCost(own.rows.size());
+  together.cost_us = DrawCost(own);
   for (size_t row = 0; row < own.rows.size(); ++row) {
-    uint64_t out = 0;
-    if (!ComputeRow(row, ranks, out)) return nullptr;
-    for (DecodeSteps* const rank : ranks) rank->steps_.front().rows[row].out = out;
+    std::vector<uint64_t> x;
+    if (!ComputeRow(row, ranks, x)) return nullptr;
+    for (DecodeSteps* const rank : ranks) rank->steps_.front().rows[row].x = x;
   }
   for (DecodeSteps* const rank : ranks) rank->steps_.front().computed = true;
-  return groups_.Add(KeyOf(own.epoch), own.number, std::move(together));
+  return groups_.Add(KeyOf(own.compute.epoch), own.compute.number, std::move(together));
 }
 
 void DecodeSteps::StepEnds(const absl::Status& status) {
@@ -179,14 +196,14 @@ void DecodeSteps::StepEnds(const absl::Status& status) {
     group_.Fail(status);
     return EndTogether(status);
   }
-  const uint64_t taken_for = DigestOf(steps_.front()) ^ kAtEnd;
+  const uint64_t taken_for = DigestOf(steps_.front().compute) ^ kAtEnd;
   group_.Gather(taken_for, [this, taken_for](const auto& all) {
     const Step& step = steps_.front();
     const bool same =
         all.ok() && std::count(all->begin(), all->end(), taken_for) == topology_.decode_ranks;
     if (all.ok() && (!step.computed || !same)) {
-      return world_.Violate(
-          absl::StrCat(self_, " ends step ", step.number, ", which its ranks have not computed"));
+      return world_.Violate(absl::StrCat(self_, " ends step ", step.compute.number,
+                                         ", which its ranks have not computed"));
     }
     EndTogether(all.status());
   });
@@ -194,7 +211,7 @@ void DecodeSteps::StepEnds(const absl::Status& status) {
 
 // A group that ends says whose fault it was; only what begins after its end hears no name.
 void DecodeSteps::EndTogether(absl::Status status) {
-  const bool own = absl::IsInternal(status);
+  const bool own = absl::IsResourceExhausted(status);
   if (!status.ok() && !own && !absl::IsAborted(status) && !absl::IsCancelled(status) &&
       !RankOf(status).has_value()) {
     world_.Violate(absl::StrCat(self_, ": sums end and blame nobody: ", status.ToString()));
@@ -221,16 +238,16 @@ void DecodeSteps::End(const absl::Status& status) {
   Step step = std::move(steps_.front());
   steps_.pop_front();
   for (const Row& row : step.rows) {
-    const uint64_t digest = memory_.Digest(row.fed.pages, row.fed.position + 1);
+    const uint64_t digest = memory_.Digest(row.run.pages, row.end());
     if (step.computed && digest != row.digest) {
-      world_.Violate(absl::StrCat("I3: the pages of attempt ", row.fed.attempt_id, " generation ",
-                                  row.fed.generation, " on ", self_,
-                                  " change under a running step"));
+      world_.Violate(absl::StrCat("I3: the pages of attempt ", row.run.item.attempt_id, " on ",
+                                  self_, " change under a running step"));
     }
-    memory_.LetGo(row.fed.pages);
+    memory_.LetGo(row.run.pages);
   }
   if (!steps_.empty()) BeginNext();  // A follower may have the next one already.
-  hooks_.ended({step.number, status, std::move(step.rows)});
+  hooks_.ended({step.compute.epoch, step.compute.number, status, world_.now_us() - step.begun_us,
+                std::move(step.rows)});
 }
 
 }  // namespace baton::sim

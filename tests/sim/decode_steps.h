@@ -1,6 +1,5 @@
-// A simulated executor of one rank of a decode service: runs steps one by one on the pages that it
-// is told to (I3), alone or with the service's other ranks, each on its own heads. Plays
-// services/decode/step_runner and the executor below it.
+// A simulated executor of one rank of a decode service: runs plans one by one on the pages that it
+// is told to (I3), alone or with the service's other ranks, each on its own heads.
 #ifndef TESTS_SIM_DECODE_STEPS_H_
 #define TESTS_SIM_DECODE_STEPS_H_
 
@@ -13,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/types/instance.h"
-#include "services/decode/core/decode_core.h"
+#include "services/prefill/core/stage.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/sim_group.h"
 #include "tests/sim/sim_memory.h"
@@ -25,20 +24,27 @@ namespace baton::sim {
 
 class DecodeSteps {
  public:
-  // What a step's kernel does for one sequence.
+  // What a plan's kernel does for one sequence.
   struct Row {
-    decode::RunStep::Sequence fed;
+    prefill::RunCompute::Item run;
     const Oracle::Sequence* sequence = nullptr;  // Rank 0 knows.
-    uint64_t out = 0;                            // The last layer's output.
-    uint64_t digest = 0;  // Digest of everything up to its position, on this rank.
+    std::vector<uint64_t> x;  // What enters, then what leaves the last layer; rank 0 knows.
+    uint64_t digest = 0;      // Digest of everything up to its end, on this rank.
+
+    int begin() const { return run.item.token_begin; }
+    int end() const { return run.item.token_begin + run.item.token_count; }
   };
   struct Ended {
-    uint64_t step = 0;
+    uint64_t epoch = 0;
+    uint64_t number = 0;
     absl::Status status;
+    int64_t compute_us = 0;
     std::vector<Row> rows;
   };
   struct Hooks {
-    std::function<const Oracle::Sequence*(uint64_t attempt_id)> sequence_of;  // Rank 0's alone.
+    // Both rank 0's alone.
+    std::function<const Oracle::Sequence*(uint64_t attempt_id)> sequence_of;
+    std::function<int64_t(const Oracle::Sequence&, int position)> token_at;
     std::function<void(Ended)> ended;
   };
   DecodeSteps(World& world, const Topology& topology, StageGroups& groups, int node,
@@ -46,16 +52,16 @@ class DecodeSteps {
 
   // The ranks of the epoch, which is 0 where the service is one process.
   void Begin(uint64_t epoch, std::vector<InstanceRef> members);
-  void Run(const decode::RunStep& step);
+  void Run(const prefill::RunCompute& compute);
   bool Uses(int page) const;
   bool idle() const { return steps_.empty(); }
 
  private:
   struct Step {
-    uint64_t number = 0;
-    uint64_t epoch = 0;
+    prefill::RunCompute compute;
     std::vector<Row> rows;
     bool computed = false;
+    int64_t begun_us = 0;
   };
 
   void BeginNext();
@@ -64,15 +70,15 @@ class DecodeSteps {
   void StepBegins(const absl::StatusOr<std::vector<uint64_t>>& taken_for);
   const StageGroups::Step* ComputeTogether();
   std::vector<DecodeSteps*> RanksAt(const Step& step);
-  bool ComputeRow(size_t row, const std::vector<DecodeSteps*>& ranks, uint64_t& out);
+  bool ComputeRow(size_t row, const std::vector<DecodeSteps*>& ranks, std::vector<uint64_t>& x);
   void StepEnds(const absl::Status& status);
   void EndTogether(absl::Status status);
   void End(const absl::Status& status);
-  uint64_t DigestOf(const Step& step) const;
+  std::vector<uint64_t> Embedded(const Row& row) const;
   StageGroups::Key KeyOf(uint64_t epoch) const {
     return StageGroups::KeyOf(topology_, node_, epoch);
   }
-  int64_t DrawCost(size_t rows);
+  int64_t DrawCost(const Step& step);
   bool first() const { return topology_.DecodeRankOf(node_).rank == 0; }
 
   World& world_;

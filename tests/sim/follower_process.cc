@@ -16,55 +16,23 @@ namespace {
 
 constexpr int64_t kRefusalReadUs = 1'000'000;
 constexpr double kKept = 0.1;
-constexpr double kOrderAfterEnd = 0.3;
 constexpr size_t kKeptMost = 6;
-
-decode::FollowerLimits LimitsOf(const Topology& topology, int node) {
-  decode::FollowerLimits limits;
-  limits.rank = topology.DecodeRankOf(node);
-  limits.kv_heads = topology.kv_heads;
-  limits.layers = topology.layers;
-  limits.page_size = topology.page_size;
-  limits.page_count = topology.PagesOf(node);
-  limits.slots = topology.max_running;
-  limits.max_context_tokens = topology.max_context_tokens;
-  limits.vocab_size = kVocabulary;
-  return limits;
-}
 
 }  // namespace
 
 FollowerProcess::FollowerProcess(World& world, const Topology& topology, StageGroups& groups,
                                  int node, uint64_t incarnation)
-    : world_(world),
-      topology_(topology),
-      groups_(groups),
-      node_(node),
-      self_{topology.InstanceId(world.name(node), incarnation), incarnation},
-      rank_(topology.DecodeRankOf(node)),
-      core_(LimitsOf(topology, node)),
-      witness_(world, topology, self_.id, rank_),
+    : DecodeRank(world, topology, groups, node, incarnation,
+                 {nullptr, nullptr,
+                  [this](const DecodeSteps::Ended& ended) { HandleStage(ResultOf(ended)); }}),
       link_(DecodePlaceOf(topology, node, self_), topology.times.chain),
-      link_witness_(world, DecodePlaceOf(topology, node, self_), topology.times.chain),
-      memory_(topology.PagesOf(node), topology.layers, topology.page_size,
-              BitsOf(topology.kv_heads, rank_)),
-      group_(world, topology, groups, node),
-      steps_(world, topology, groups, node, self_.id, memory_, group_,
-             {nullptr,
-              [this](const DecodeSteps::Ended& ended) {
-                FreeWhatSteppedOut();
-                core_events_.Raise(decode::FollowerStepEnded{ended.step, ended.status});
-              }}),
-      kv_(world, topology, node, self_, memory_,
-          {[this](const LeaseEvent& event) { core_events_.Raise(decode::LeaseHeard{event}); },
-           [this](uint64_t generation) { return SequenceOf(generation); },
-           [this](int page) { return steps_.Uses(page); }}) {
+      link_witness_(world, DecodePlaceOf(topology, node, self_), topology.times.chain) {
   membership_ = std::make_unique<WorkerMembership>(
       world, topology.times, node, RouterProcess::Describe(topology, self_, Role::kDecode),
       [this] {
         const bool draining = drain_ != nullptr && drain_->draining();
         router::WorkerLoad load;
-        load.free_pages = topology_.PagesOf(node_) - core_.held_pages();
+        load.free_pages = topology_.PagesOf(node_) - stage_.held_pages() - grants_.held_pages();
         return WorkerMembership::Status{!draining, load, draining};
       },
       [] {});
@@ -75,61 +43,44 @@ FollowerProcess::FollowerProcess(World& world, const Topology& topology, StageGr
   kv_.Start();
 }
 
-// ---- The core ----
-
-void FollowerProcess::HandleCore(const decode::FollowerEvent& event) {
-  if (!world_.violation().empty()) return;
-  witness_.Before(event, nonsense_);
-  std::vector<decode::FollowerAction> actions;
-  core_.Handle(event, actions);
-  witness_.After(actions, core_);
-  if (!world_.violation().empty()) return;
-  FreePages(witness_.TakeFreed());
-  for (const decode::FollowerAction& action : actions) {
-    std::visit([this](const auto& act) { Perform(act); }, action);
-  }
-}
+// ---- What rank 0 tells it ----
 
 // By way of the lease table's time line, where the grant must be in force before a writer hears of
 // it.
-void FollowerProcess::Perform(const decode::TellGranted& action) {
-  kv_.After([this, epoch = epoch_, action] {
-    Report(epoch, decode::FollowerGranted{rank_.rank, action.slot, action.generation});
+void FollowerProcess::Take(const KvGrant& grant) {
+  if (const absl::Status status = grants_.Grant(grant); !status.ok()) return FailEpoch(status);
+  kv_.After([this, epoch = epoch_, slot = grant.slot, generation = grant.generation] {
+    OnReport(epoch, prefill::RankGranted{rank_.rank, slot, generation});
   });
 }
 
-void FollowerProcess::Perform(const decode::TellLease& action) {
-  LeaseEvent event = action.event;
-  if (auto* committed = std::get_if<KvCommitted>(&event)) committed->first_token.reset();
-  Report(epoch_, decode::FollowerHeard{rank_.rank, std::move(event)});
+void FollowerProcess::Take(const prefill::RevokeKv& revoke) {
+  const absl::Status status = grants_.Revoke(revoke.slot, revoke.generation);
+  if (!status.ok()) FailEpoch(status);
 }
 
-void FollowerProcess::Perform(const decode::FailEpoch& action) {
-  world_.Trace(node_, absl::StrCat("FAILS THE EPOCH: ", action.status.message()));
-  link_events_.Raise(links::StageFailed{action.status});
+void FollowerProcess::OnLease(const LeaseEvent& event) {
+  LeaseEvent told = event;
+  if (auto* committed = std::get_if<KvCommitted>(&told)) committed->first_token.reset();
+  OnReport(epoch_, prefill::KvHeard{rank_.rank, std::move(told)});
 }
 
-void FollowerProcess::FreePages(const std::vector<int>& pages) {
-  for (const int page : pages) {
-    if (steps_.Uses(page)) {
-      stepping_.insert(page);
-      continue;
-    }
-    if (const std::string used = memory_.Free(page); !used.empty()) {
-      world_.Violate(absl::StrCat("I1: ", self_.id, ": ", used));
-    }
-  }
+void FollowerProcess::OnReport(uint64_t epoch, const prefill::PlannerEvent& report) {
+  if (link_.standing() == 0 || epoch == 0 || epoch != link_.hello().epoch) return;
+  world_.SendOnCall<DecodeProcess>(link_.standing(), node_, "report",
+                                   [rank = rank_.rank, epoch, report](DecodeProcess& peer) {
+                                     peer.ReceiveReport(rank, epoch, report);
+                                   });
 }
 
-void FollowerProcess::FreeWhatSteppedOut() {
-  const std::set<int> pages = std::exchange(stepping_, {});
-  FreePages({pages.begin(), pages.end()});
+prefill::ComputeFinished FollowerProcess::ResultOf(const DecodeSteps::Ended& ended) {
+  return {ended.epoch, ended.number, ended.status, ended.compute_us, {}, {}};
 }
 
-const Oracle::Sequence* FollowerProcess::SequenceOf(uint64_t generation) const {
+const Oracle::Sequence* FollowerProcess::SequenceOfGrant(uint64_t generation) const {
   const int leader = LeaderNode();
-  if (!world_.alive(leader) || ranks_.empty() ||
-      world_.incarnation(leader) != ranks_.front().incarnation) {
+  if (!world_.alive(leader) || members_.empty() ||
+      world_.incarnation(leader) != members_.front().incarnation) {
     return nullptr;
   }
   return static_cast<DecodeProcess*>(world_.process(leader))->SequenceOfGrant(generation);
@@ -174,19 +125,24 @@ void FollowerProcess::ReceiveHello(uint64_t call, const links::Hello& hello) {
   link_events_.Raise(NonsenseOn(world_, call, hello));
 }
 
-void FollowerProcess::ReceiveOrder(uint64_t call, const decode::Order& order, bool nonsense) {
+void FollowerProcess::ReceiveOrder(uint64_t call, const SimOrder& order, bool nonsense) {
   const links::WorkHeard heard{call, epoch_, absl::OkStatus()};
   KeepForLater(heard);
+  const bool taken = link_.Stands(call) && epoch_ != 0;
   arriving_ = order;
-  nonsense_ = nonsense;
-  if (!nonsense && link_.Stands(call)) last_order_ = order;
   link_events_.Raise(heard);
-  nonsense_ = false;
   arriving_.reset();
+  if (!nonsense || !taken || !world_.violation().empty()) return;
+  // A stage that ends its epoch says so in its own time.
+  world_.After(node_, 10, "nonsense is refused", [this, call, epoch = epoch_] {
+    if (epoch_ != epoch || epoch == 0 || !link_.Stands(call)) return;
+    world_.Violate(absl::StrCat(self_.id, " goes on after an order that makes no sense"));
+  });
 }
 
 void FollowerProcess::Perform(const links::TakeWork&) {
-  core_events_.Raise(decode::OrderHeard{*std::exchange(arriving_, std::nullopt)});
+  const SimOrder order = *std::exchange(arriving_, std::nullopt);
+  std::visit([this](const auto& o) { Take(o); }, order);
 }
 
 void FollowerProcess::ReceiveGroup(uint64_t call, const Rendezvous::Message& message) {
@@ -194,31 +150,14 @@ void FollowerProcess::ReceiveGroup(uint64_t call, const Rendezvous::Message& mes
 }
 
 void FollowerProcess::Perform(const links::TryEpoch& action) {
-  if (!core_.may_begin()) {
-    link_events_.Raise(
-        links::EpochTried{absl::UnavailableError("pages of the last epoch are in use")});
-    return;
-  }
-  if (memory_.AnyHeld() || !steps_.idle()) {
-    world_.Violate(absl::StrCat(self_.id, " begins an epoch while its pages are in use"));
-  }
-  epoch_ = action.hello.epoch;
-  ranks_.clear();
-  for (const KvWriter& rank : action.hello.members) ranks_.push_back(rank.instance);
-  steps_.Begin(epoch_, ranks_);
-  ScheduleStale();
-  core_events_.Raise(decode::EpochBegan{});
-  link_events_.Raise(links::EpochTried{absl::OkStatus()});
+  const absl::Status status = Begin(action.hello);
+  if (status.ok()) ScheduleStale();
+  link_events_.Raise(links::EpochTried{status});
 }
 
 void FollowerProcess::Perform(const links::DropEpoch& action) {
-  group_.Leave(action.why);
-  core_events_.Raise(decode::EpochOver{});
-  // One that comes all the same is not obeyed.
-  if (last_order_.has_value() && world_.random().Chance(kOrderAfterEnd)) {
-    core_events_.Raise(decode::OrderHeard{*last_order_});
-  }
-  last_order_.reset();
+  EndEpoch(action.why);
+  grants_.EndEpoch();
 }
 
 void FollowerProcess::Tell(uint64_t call, const char* label, const links::WiringEvent& event) {
@@ -241,7 +180,7 @@ void FollowerProcess::Perform(const links::SendReady& action) {
   groups_.CheckReady(StageGroups::KeyOf(topology_, node_, action.epoch), rank_.rank);
   const links::StageReady ready{rank_.rank, action.epoch, topology_.PagesOf(node_)};
   world_.SendOnCall<DecodeProcess>(action.link, node_, "link ready",
-                                   [ready, newest = core_.newest_generation()](
+                                   [ready, newest = grants_.newest_generation()](
                                        DecodeProcess& peer) { peer.ReceiveReady(ready, newest); });
 }
 
@@ -259,14 +198,6 @@ void FollowerProcess::Perform(const links::RefuseLink& action) {
   // gRPC delivers what was written before the end; here the end must not overtake it.
   world_.After(node_, kRefusalReadUs, "refused link ends",
                [this, call = action.link] { world_.BreakCall(call); });
-}
-
-void FollowerProcess::Report(uint64_t epoch, const decode::Event& event) {
-  if (link_.standing() == 0 || epoch != link_.hello().epoch) return;
-  world_.SendOnCall<DecodeProcess>(link_.standing(), node_, "report",
-                                   [rank = rank_.rank, epoch, event](DecodeProcess& peer) {
-                                     peer.ReceiveReport(rank, epoch, event);
-                                   });
 }
 
 // ---- What comes of an epoch that is over ----
@@ -287,19 +218,6 @@ void FollowerProcess::ScheduleStale() {
       world_.Violate(absl::StrCat(self_.id, ": an order of an older epoch has an effect"));
     });
   }
-}
-
-absl::Status FollowerProcess::CheckInvariants() const {
-  BATON_RETURN_IF_ERROR(membership_->CheckInvariants());
-  return kv_.leases().CheckInvariants();
-}
-
-bool FollowerProcess::AtRest(std::string& why_not) const {
-  const LeaseTable& leases = kv_.leases();
-  if (core_.AtRest() && leases.AtRest() && core_.held_pages() == 0) return true;
-  why_not = absl::StrCat("a follower holds ", core_.held_pages(), " pages, grants ",
-                         leases.active_grants(), " draining ", leases.draining());
-  return false;
 }
 
 }  // namespace baton::sim

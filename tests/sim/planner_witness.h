@@ -59,11 +59,17 @@ class PlannerWitness {
   void Hear(const prefill::DrainBegan& event);
   void Hear(const prefill::Tick& event);
   void Hear(const prefill::FlushCache& /*event*/) {}  // Nothing is cached here.
+  // Nor is anything granted.
+  void Hear(const prefill::RankGranted& /*event*/) {}
+  void Hear(const prefill::KvHeard& /*event*/) {}
 
   void See(const prefill::IssuePlan& action);
   void See(const prefill::FinishRequest& action);
   void See(const prefill::FailChain& action);
   void See(const prefill::ObservePlan& /*action*/) {}
+  void See(const prefill::GrantKv&) { world_.Violate("a chain grants KV"); }
+  void See(const prefill::RevokeKv&) { world_.Violate("a chain revokes KV"); }
+  void See(const prefill::HandOutTicket&) { world_.Violate("a chain hands out a ticket"); }
   // The simulated requests have tickets.
   void See(const prefill::PromptDone& action) { Complain(action.attempt_id, "is decoded here"); }
   void See(const prefill::DeliverToken& action) { Complain(action.attempt_id, "is decoded here"); }

@@ -24,6 +24,7 @@ uint64_t DigestOf(const prefill::RunCompute& compute) {
     add(item.item.attempt_id);
     add(static_cast<uint64_t>(item.item.token_begin));
     add(static_cast<uint64_t>(item.item.token_count));
+    add(static_cast<uint64_t>(item.item.token));
     for (const int page : item.pages) add(static_cast<uint64_t>(page));
   }
   return digest;

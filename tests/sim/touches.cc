@@ -95,48 +95,6 @@ void TouchBy(World& world, int node, const router::Action& action) {
       action);
 }
 
-void TouchBy(World& world, int node, const decode::Action& action) {
-  if (!world.tracing()) return;
-  const std::string& name = world.name(node);
-  std::visit(
-      [&](const auto& act) {
-        using T = std::decay_t<decltype(act)>;
-        if constexpr (std::is_same_v<T, decode::ReplyReserve>) {
-          std::vector<std::string> subjects = {Attempt(act.attempt_id)};
-          std::string what = absl::StrCat(Attempt(act.attempt_id), " is refused");
-          if (act.ticket.ok()) {
-            subjects.push_back(Generation(act.ticket->generation));
-            what = absl::StrCat(Attempt(act.attempt_id), " gets slot ", act.ticket->slot, ", ",
-                                Generation(act.ticket->generation));
-          }
-          world.Touch(node, subjects, what);
-        } else if constexpr (std::is_same_v<T, decode::GrantKv>) {
-          std::vector<std::string> subjects = {Generation(act.grant.generation)};
-          for (const int page : act.grant.pages) {
-            subjects.push_back(absl::StrCat(name, " page ", page));
-          }
-          world.Touch(node, subjects,
-                      absl::StrCat("slot ", act.grant.slot, ", ", Generation(act.grant.generation),
-                                   " is granted pages ", absl::StrJoin(act.grant.pages, " ")));
-        } else if constexpr (std::is_same_v<T, decode::RevokeKv>) {
-          world.Touch(
-              node, {Generation(act.generation)},
-              absl::StrCat("slot ", act.slot, ", ", Generation(act.generation), " is revoked"));
-        } else if constexpr (std::is_same_v<T, decode::Finish>) {
-          world.Touch(node, {Attempt(act.attempt_id)},
-                      absl::StrCat(Attempt(act.attempt_id), " ends: ",
-                                   act.outcome.ok() ? "OK" : act.outcome.status().message()));
-        } else if constexpr (std::is_same_v<T, decode::RunStep>) {
-          for (const auto& sequence : act.sequences) {
-            world.Touch(node, {Attempt(sequence.attempt_id)},
-                        absl::StrCat(Attempt(sequence.attempt_id), " is in step ", act.step,
-                                     " at position ", sequence.position));
-          }
-        }
-      },
-      action);
-}
-
 void TouchBy(World& world, int node, const prefill::PlannerAction& action) {
   if (!world.tracing()) return;
   if (const auto* issue = std::get_if<prefill::IssuePlan>(&action)) {
@@ -159,6 +117,22 @@ void TouchBy(World& world, int node, const prefill::PlannerAction& action) {
     for (const uint64_t attempt_id : issue->plan.aborts) {
       world.Touch(node, {Attempt(attempt_id)}, absl::StrCat(plan, " aborts ", Attempt(attempt_id)));
     }
+  } else if (const auto* ticket = std::get_if<prefill::HandOutTicket>(&action)) {
+    world.Touch(node, {Attempt(ticket->attempt_id), Generation(ticket->ticket.generation)},
+                absl::StrCat(Attempt(ticket->attempt_id), " gets slot ", ticket->ticket.slot, ", ",
+                             Generation(ticket->ticket.generation)));
+  } else if (const auto* grant = std::get_if<prefill::GrantKv>(&action)) {
+    std::vector<std::string> subjects = {Generation(grant->grant.generation)};
+    for (const int page : grant->grant.pages) {
+      subjects.push_back(absl::StrCat(world.name(node), " page ", page));
+    }
+    world.Touch(node, subjects,
+                absl::StrCat("slot ", grant->grant.slot, ", ", Generation(grant->grant.generation),
+                             " is granted pages ", absl::StrJoin(grant->grant.pages, " ")));
+  } else if (const auto* revoke = std::get_if<prefill::RevokeKv>(&action)) {
+    world.Touch(
+        node, {Generation(revoke->generation)},
+        absl::StrCat("slot ", revoke->slot, ", ", Generation(revoke->generation), " is revoked"));
   } else if (const auto* finish = std::get_if<prefill::FinishRequest>(&action)) {
     world.Touch(node, {Attempt(finish->attempt_id)},
                 absl::StrCat(Attempt(finish->attempt_id), " leaves the chain: ",

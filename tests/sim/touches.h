@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "services/decode/core/decode_core.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/router/core/router_core.h"
 
@@ -36,7 +35,6 @@ class Touches {
 
 class World;
 void TouchBy(World& world, int node, const router::Action& action);
-void TouchBy(World& world, int node, const decode::Action& action);
 void TouchBy(World& world, int node, const prefill::PlannerAction& action);
 
 }  // namespace baton::sim

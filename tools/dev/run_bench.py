@@ -39,7 +39,7 @@ BENCHES = {
     "tokenizer": ("//common/tokenizer:tokenizer_benchmark", "encode and decode MB/s", "google"),
     "serving": ("//services/baton", "TTFT and TPOT of local clusters, two stages beside one", "script"),
     "policy": ("//services/baton", "time to first token of 128K tokens under each --chunk-policy", "script"),
-    "step": ("//tests/bench:step_bench", "what planner and stage cost per decode step, beside the decode core", "flat"),
+    "step": ("//tests/bench:step_bench", "what planner and stage cost per decode step", "flat"),
     "tuning": ("//services/baton", "chunk sizes, smoothing factors and the planner's own choice, simulated", "script"),
     "timed": ("//tests/bench:timed", "what a chain of real processes adds to computations of a known length", "script"),
     "tracing": ("//common/tracing:tracing_benchmark", "what a span costs: off, unsampled, sampled", "google"),

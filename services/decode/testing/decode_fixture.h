@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,7 @@ class FakeModel : public StageModel {
  public:
   FakeModel() {
     config_.num_hidden_layers = 3;
+    config_.num_key_value_heads = 1;
     config_.vocab_size = kVocab;
     config_.max_position_embeddings = 48;
     config_.eos_token_ids = {kEos};
@@ -151,6 +153,7 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
         DecodeService::Create(options, {executor_.get(), plane_.get(), &peers_, &metrics_});
     ASSERT_TRUE(service.ok()) << service.status();
     service_ = *std::move(service);
+    while (!service_->ready()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     peer_ = stages_->Connect(plane_->address()).value();
     stub_ = v1::Decode::NewStub(grpc::CreateChannel(
         "127.0.0.1:" + std::to_string(service_->grpc_port()), grpc::InsecureChannelCredentials()));

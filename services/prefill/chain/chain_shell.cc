@@ -10,6 +10,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "services/prefill/chain/grant_messages.h"
 
 namespace baton::prefill {
 
@@ -24,24 +25,12 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   wiring.activation_credits = options_.activation_credits;
   wiring.loop = options_.loop;
   wiring.joiner = options_.joiner;
-  wiring.failpoint = "prefill.link";
+  wiring.failpoint = options_.failpoint;
   wiring.security = options_.security;
   links::ChainWiring::Callbacks callbacks;
-  callbacks.begin_own = [this](const links::Hello& hello) {
-    oldest_version_ = kProtocolVersion;
-    for (const KvWriter& member : hello.members) {
-      if (member.instance == options_.place.self.instance) continue;
-      oldest_version_ = std::min(oldest_version_, options_.peers->ProtocolOf(member.instance));
-    }
-    stage_layers_.clear();
-    for (const KvWriter& member : hello.members) {
-      if (member.tensor_rank.rank == 0) stage_layers_.push_back(member.layers.size());
-    }
-    measured_.assign(stage_layers_.size(), std::nullopt);
-    return options_.stage->TryEpoch(
-        hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
-  };
+  callbacks.begin_own = [this](const links::Hello& hello) { return BeginOwn(hello); };
   callbacks.on_ready = [this](int member, const v1::LinkReady& ready) {
+    newest_generation_ = std::max(newest_generation_, ready.newest_generation());
     if (!ready.has_measured_cost()) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(const KnownCost cost, FromProto(ready.measured_cost()));
     measured_.at(static_cast<size_t>(options_.place.StageOf(member))) = cost;
@@ -49,9 +38,7 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   };
   callbacks.on_up = [this](uint64_t epoch, int page_count) {
     measured_[0] = options_.measured();
-    Handle(ChainUp{epoch, options_.place.stages, page_count, stage_layers_, KnownCosts(),
-                   options_.place.ranks(), oldest_version_ >= kCachedTokensVersion,
-                   oldest_version_ >= kGrowthVersion});
+    Handle(UpOf(epoch, page_count));
   };
   callbacks.on_down = [this](const absl::Status& reason) {
     options_.stage->EndEpoch(reason);
@@ -78,6 +65,46 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   options_.stage->SetReports(std::move(reports));
 }
 
+absl::Status ChainShell::BeginOwn(const links::Hello& hello) {
+  if (options_.grants != nullptr && !options_.grants->AtRest()) {
+    return absl::UnavailableError("pages of the last epoch are still in use");
+  }
+  oldest_version_ = kProtocolVersion;
+  followers_.clear();
+  for (const KvWriter& member : hello.members) {
+    if (member.instance == options_.place.self.instance) continue;
+    oldest_version_ = std::min(oldest_version_, VersionOf(member.instance));
+    followers_.push_back(member.instance);
+  }
+  if (decode() && oldest_version_ < kDecodePlansVersion) {
+    return absl::UnavailableError(absl::StrCat("a rank speaks version ", oldest_version_,
+                                               " of the protocol, and all need ",
+                                               kDecodePlansVersion));
+  }
+  stage_layers_.clear();
+  for (const KvWriter& member : hello.members) {
+    if (member.tensor_rank.rank == 0) stage_layers_.push_back(member.layers.size());
+  }
+  measured_.assign(stage_layers_.size(), std::nullopt);
+  return options_.stage->TryEpoch(
+      hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
+}
+
+ChainUp ChainShell::UpOf(uint64_t epoch, int page_count) const {
+  ChainUp up{epoch,
+             options_.place.stages,
+             page_count,
+             stage_layers_,
+             KnownCosts(),
+             options_.place.ranks(),
+             oldest_version_ >= kCachedTokensVersion,
+             oldest_version_ >= kGrowthVersion};
+  if (options_.grants == nullptr) return up;
+  up.followers = followers_;
+  up.newest_generation = newest_generation_;
+  return up;
+}
+
 absl::Status ChainShell::OnReport(const links::PassReport& of, const v1::LinkResponse& response) {
   if (response.has_plan_done()) {
     BATON_ASSIGN_OR_RETURN(const PlanDone done, FromProto(response.plan_done()));
@@ -92,6 +119,11 @@ absl::Status ChainShell::OnReport(const links::PassReport& of, const v1::LinkRes
   if (response.has_compiled()) {
     BATON_ASSIGN_OR_RETURN(const absl::Status status, FromProto(response.compiled()));
     OnCompiled(response.compiled().attempt_id(), status);
+    return absl::OkStatus();
+  }
+  if (response.has_report() && options_.grants != nullptr) {
+    BATON_ASSIGN_OR_RETURN(PlannerEvent event, FromProto(of.rank, response.report()));
+    Handle(std::move(event));
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError("a report that is none of a prefill stage");
@@ -111,29 +143,31 @@ std::vector<KnownCost> ChainShell::KnownCosts() const {
 
 void ChainShell::Call::Refuse(const absl::Status& status) const {
   if (start != nullptr) return start->Reply(status);
+  if (reservation != nullptr) return reservation->OnEnd(status);
   stream->Conclude(status);
 }
 
 absl::Status ChainShell::Named(const absl::Status& status) const {
   if (status.ok() || LegOf(status).has_value()) return status;
-  return WithLeg(status, "prefill", options_.place.self.instance.id);
+  return WithLeg(status, RoleName(options_.place.role), options_.place.self.instance.id);
 }
 
 void ChainShell::Start(prefill::Start start, std::shared_ptr<StartCall> call) {
-  Ask({std::move(start), {std::move(call), nullptr, nullptr, NowUs()}});
+  Ask({std::move(start), {std::move(call), nullptr, nullptr, nullptr, NowUs()}});
 }
 
 void ChainShell::Generate(prefill::Start start, std::shared_ptr<worker::TokenStream> stream) {
-  Ask({std::move(start), {nullptr, std::move(stream), nullptr, NowUs()}});
+  Ask({std::move(start), {nullptr, std::move(stream), nullptr, nullptr, NowUs()}});
 }
 
 void ChainShell::Ask(Asked asked) {
   const uint64_t attempt_id = asked.start.attempt_id;
-  absl::Status refusal = Failpoint("prefill.start");
+  absl::Status refusal;
+  if (asked.call.reservation == nullptr) refusal = Failpoint("prefill.start");
   // Asked here too, for the planner's answer could not tell the two calls apart.
   if (calls_.count(attempt_id) != 0 || compiling_.Find(Is(attempt_id)) != nullptr) {
     refusal = absl::AlreadyExistsError(
-        absl::StrCat("attempt ", attempt_id, " is in the prefill chain already"));
+        absl::StrCat("attempt ", attempt_id, " is in the ", options_.limits.name, " already"));
   }
   if (!refusal.ok()) {
     asked.call.Refuse(Named(refusal));
@@ -178,12 +212,14 @@ void ChainShell::Begin(Asked asked) {
   Call& call = asked.call;
   StartRequested event;
   event.attempt_id = start.attempt_id;
-  event.prompt_tokens = static_cast<int>(start.prompt->tokens.size());
+  event.prompt_tokens = start.prompt_tokens();
   event.ticket = std::move(start.ticket);
   event.deadline_us = call.begun_us + start.timeout_ms * 1000;
   event.prompt_logprobs = start.prompt->sampler.prompt_logprobs();
   event.stop = start.prompt->sampler.stop_rule();
-  event.tokens = {start.prompt, &start.prompt->tokens};
+  event.writers = std::move(start.writers);
+  event.has_tokens = !start.prompt->tokens.empty();
+  if (start.uses_cache) event.tokens = {start.prompt, &start.prompt->tokens};
   event.cache_salt = std::move(start.cache_salt);
   event.priority = start.priority;
   event.head_start_us = start.head_start_us;
@@ -221,7 +257,10 @@ void ChainShell::Cancel(const std::shared_ptr<worker::TokenStream>& stream) {
 }
 
 void ChainShell::Abort(uint64_t attempt_id, const std::string& reason) {
-  const absl::Status status = absl::CancelledError(reason.empty() ? "aborted" : reason);
+  Abort(attempt_id, absl::CancelledError(reason.empty() ? "aborted" : reason));
+}
+
+void ChainShell::Abort(uint64_t attempt_id, const absl::Status& status) {
   if (!EndHeld(Is(attempt_id), status)) Handle(AbortRequested{attempt_id, status});
 }
 
@@ -232,6 +271,10 @@ int ChainShell::FlushCache() {
 }
 
 void ChainShell::OnView(const std::vector<worker::PeerWorker>& workers) {
+  versions_.clear();
+  for (const worker::PeerWorker& worker : workers) {
+    versions_[worker.instance] = worker.protocol_version;
+  }
   wiring_->OnView(workers);
 }
 
@@ -251,6 +294,14 @@ void ChainShell::Stop() {
 void ChainShell::HandleOne(const PlannerEvent& event) {
   std::vector<PlannerAction> actions;
   planner_.Handle(event, NowUs(), actions);
+  // Not before: what the planner decided until now counts on them.
+  const bool down = std::holds_alternative<ChainDown>(event);
+  if (down && options_.grants != nullptr) options_.grants->EndEpoch();
+  // Plans first: they are computed while the last one's tokens are written out.
+  const auto is_plan = [](const PlannerAction& action) {
+    return std::holds_alternative<IssuePlan>(action);
+  };
+  std::stable_partition(actions.begin(), actions.end(), is_plan);
   for (const PlannerAction& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }
@@ -270,6 +321,7 @@ void ChainShell::Perform(const IssuePlan& action) {
       plan.opens[open.attempt_id] = Resumed(*call->second.prompt, open.drawn);
       continue;
     }
+    if (call->second.reservation != nullptr) continue;  // With the ticket.
     const int64_t now_us = NowUs();
     options_.metrics->Observe(Metric::kQueueSeconds,
                               static_cast<double>(now_us - call->second.begun_us) * 1e-6);
@@ -311,6 +363,7 @@ void ChainShell::Perform(const FailChain& action) {
 }
 
 void ChainShell::Perform(const ObservePlan& action) {
+  if (decode()) return;  // Nothing of its plans is predicted that anybody would look at.
   const double ratio = static_cast<double>(action.compute_us) / action.predicted_us;
   options_.metrics->Observe(Metric::kPlanPredictionRatio, ratio);
 }
@@ -349,6 +402,7 @@ void ChainShell::ObservePrompt(const Call& call, const PrefillOutcome& outcome) 
 
 void ChainShell::Perform(const PromptDone& action) {
   const Call& call = calls_.at(action.attempt_id);
+  if (call.reservation != nullptr) return;
   ObservePrompt(call, action.outcome);
   v1::DecodeGenerateResponse response;
   *response.mutable_prompt() = ToProto(action.outcome);
@@ -358,7 +412,11 @@ void ChainShell::Perform(const PromptDone& action) {
 void ChainShell::Perform(const DeliverToken& action) {
   options_.metrics->Increment(Metric::kGenerationTokensTotal);
   const Call& call = calls_.at(action.attempt_id);
-  if (!call.stream->PushToken(action.token, call.prompt->sampler.params().logprobs)) {
+  const bool logprobs = call.prompt->sampler.params().logprobs;
+  if (call.reservation != nullptr) {
+    const absl::Status status = call.reservation->OnToken(action.token, logprobs);
+    if (!status.ok()) Handle(AbortRequested{action.attempt_id, status});
+  } else if (!call.stream->PushToken(action.token, logprobs)) {
     EndSlow(action.attempt_id, call);
   }
 }
@@ -375,9 +433,11 @@ void ChainShell::Perform(const FinishRequest& action) {
   const Call call = std::move(found->second);
   calls_.erase(found);
   const absl::Status status = Named(action.status);
-  if (call.stream != nullptr) {
-    if (status.ok()) return call.stream->Conclude(action.reason);
-    return call.stream->Conclude(status);
+  if (call.start == nullptr) {
+    absl::StatusOr<FinishReason> outcome = action.reason;
+    if (!status.ok()) outcome = status;
+    return call.stream != nullptr ? call.stream->Conclude(outcome)
+                                  : call.reservation->OnEnd(outcome);
   }
   if (status.ok()) ObservePrompt(call, action.outcome);
   call.start->Reply(status, ToProto(action.outcome));

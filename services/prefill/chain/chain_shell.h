@@ -27,6 +27,7 @@
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/profile_keeper.h"
 #include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/rank_grants.h"
 #include "services/prefill/stage/activation_channel.h"
 #include "services/prefill/stage/stage_shell.h"
 #include "services/worker/peers.h"
@@ -80,6 +81,17 @@ class StartCall final : public grpc::ServerUnaryReactor,
   std::shared_ptr<StartCall> self_;  // Until OnDone.
 };
 
+// Who is told of a request whose prompt others read. Loop thread.
+class Reservation {
+ public:
+  virtual ~Reservation() = default;
+  virtual void OnTicket(const Ticket& ticket) = 0;
+  // An error ends the request.
+  virtual absl::Status OnToken(const SampledToken& token, bool logprobs) = 0;
+  // Once, the last.
+  virtual void OnEnd(const absl::StatusOr<FinishReason>& outcome) = 0;
+};
+
 // Loop thread.
 class ChainShell {
  public:
@@ -97,6 +109,8 @@ class ChainShell {
     // What chunks cost stage 0, once it has all its ranks; nothing if it was not measured.
     std::function<std::optional<KnownCost>()> measured;
     links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
+    RankGrants* grants = nullptr;          // Where the chain is granted KV. Not owned.
+    const char* failpoint = "prefill.link";
     std::shared_ptr<const rpc::ClusterSecurity> security;  // May be null.
   };
   explicit ChainShell(Options options);
@@ -104,10 +118,15 @@ class ChainShell {
   // The request has a ticket; the chain decodes one without.
   void Start(prefill::Start start, std::shared_ptr<StartCall> call);
   void Generate(prefill::Start start, std::shared_ptr<worker::TokenStream> stream);
+  // `start` names writers.
+  void Reserve(prefill::Start start, std::shared_ptr<Reservation> reservation);
   // Their client is gone.
   void Cancel(const std::shared_ptr<StartCall>& call);
   void Cancel(const std::shared_ptr<worker::TokenStream>& stream);
   void Abort(uint64_t attempt_id, const std::string& reason);
+  void Abort(uint64_t attempt_id, const absl::Status& reason);
+  // From this rank's lease table.
+  void OnLease(const LeaseEvent& event);
   int FlushCache();  // Returns the number of pages that are free by that.
   void OnView(const std::vector<worker::PeerWorker>& workers);
 
@@ -124,14 +143,16 @@ class ChainShell {
   void EndCalls() { wiring_->EndCalls(); }
 
   bool up() const { return planner_.up() && !planner_.draining(); }
+  bool draining() const { return planner_.draining(); }
   DrainCounts drain_counts() const { return planner_.drain_counts(); }
   PlannerLoad load() const { return planner_.load(); }
 
  private:
-  // One of the first two.
+  // One of the first three.
   struct Call {
     std::shared_ptr<StartCall> start;
     std::shared_ptr<worker::TokenStream> stream;
+    std::shared_ptr<Reservation> reservation;
     PromptContextPtr prompt;
     int64_t begun_us = 0;
 
@@ -172,6 +193,14 @@ class ChainShell {
   void Perform(const FinishRequest& action);
   void Perform(const FailChain& action);
   void Perform(const ObservePlan& action);
+  void Perform(const GrantKv& action);
+  void Perform(const RevokeKv& action);
+  void Perform(const HandOutTicket& action);
+  absl::Status BeginOwn(const links::Hello& hello);
+  ChainUp UpOf(uint64_t epoch, int page_count) const;
+  uint32_t VersionOf(const InstanceRef& member) const;
+  void SendGrant(int rank, v1::DecodeOrder order);
+  bool decode() const { return options_.place.role == Role::kDecode; }
   absl::Status OnReport(const links::PassReport& of, const v1::LinkResponse& response);
   void SendToMembers(const PlanWithContexts& plan);
   std::vector<KnownCost> KnownCosts() const;
@@ -186,6 +215,9 @@ class ChainShell {
   // For the epoch that was tried last; by stage.
   uint32_t oldest_version_ = kOldestProtocolVersion;  // That a member speaks.
   std::vector<int> stage_layers_;
+  std::vector<InstanceRef> followers_;
+  uint64_t newest_generation_ = 0;            // That any follower has had, in any epoch.
+  std::map<InstanceRef, uint32_t> versions_;  // That workers of the view speak.
   std::vector<std::optional<KnownCost>> measured_;
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};
 };

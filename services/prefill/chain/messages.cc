@@ -45,9 +45,10 @@ absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
                         std::move(sampler),
                         tracing::ParseTraceContext(proto.traceparent(), proto.tracestate())};
   BATON_RETURN_IF_ERROR(context.sampler.CheckDrawn(open.prompt_tokens()));
-  const bool wanted = bounds.embeds || context.LaterStagesNeedTokens();
-  const int expected = wanted ? open.prompt_tokens() : 0;
-  BATON_RETURN_IF_ERROR(InRange(proto.prompt_token_ids_size(), expected, expected, ids));
+  const bool embeds = bounds.embeds && !open.adopted();
+  const int expected = embeds || context.LaterStagesNeedTokens() ? open.prompt_tokens() : 0;
+  const int least = open.adopted() ? 0 : expected;  // Where they are not known.
+  BATON_RETURN_IF_ERROR(InRange(proto.prompt_token_ids_size(), least, expected, ids));
   if (open.drawn.empty()) return std::make_shared<const PromptContext>(std::move(context));
   return Resumed(context, open.drawn);
 }
@@ -163,7 +164,7 @@ v1::Plan ToProto(const PlanWithContexts& plan, bool embeds) {
     out.mutable_drawn_token_ids()->Add(open.drawn.begin(), open.drawn.end());
     const PromptContext& context = *plan.opens.at(open.attempt_id);
     *out.mutable_sampling() = context.sampling;
-    if (embeds || context.LaterStagesNeedTokens()) {
+    if ((embeds && !open.adopted()) || context.LaterStagesNeedTokens()) {
       const auto drawn = static_cast<std::ptrdiff_t>(open.drawn.size());
       out.mutable_prompt_token_ids()->Add(context.tokens.begin(), context.tokens.end() - drawn);
     }

@@ -11,9 +11,12 @@
 #include <optional>
 #include <variant>
 
+#include "common/base/event_loop.h"
 #include "common/engine/sampling/constraints.h"
 #include "services/links/member_link.h"
+#include "services/prefill/chain/grant_messages.h"
 #include "services/prefill/chain/messages.h"
+#include "services/prefill/core/rank_grants.h"
 #include "services/prefill/stage/stage_shell.h"
 #include "services/worker/peers.h"
 
@@ -30,6 +33,9 @@ class StageLink {
     // As ChainShell's, of this stage; asked when it is ready.
     std::function<std::optional<KnownCost>()> measured;
     links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
+    RankGrants* grants = nullptr;          // Where the chain is granted KV. Not owned.
+    std::shared_ptr<EventLoop> loop;
+    const char* failpoint = "prefill.link";
   };
   explicit StageLink(const Options& options);
 
@@ -38,6 +44,8 @@ class StageLink {
   }
   void OnEnd(const std::shared_ptr<links::LinkStream>& stream) { link_.OnEnd(stream); }
 
+  // From this rank's lease table.
+  void OnLease(const LeaseEvent& event);
   // Does what is due; returns when it is next.
   int64_t Wake(int64_t now_us) { return std::min(TellCompiled(now_us), link_.Wake(now_us)); }
   void Stop();
@@ -47,6 +55,7 @@ class StageLink {
   links::MemberLink::Work Read(const v1::LinkRequest& request);
 
   void OnPlan(PlanWithContexts plan);
+  void OnGrant(const GrantOrder& order);
   void Compile(const v1::CompileStructure& asked);
   void TellCompiled(uint64_t attempt_id, const absl::Status& status);
   // Tells what has been compiled; returns when to look again.
@@ -62,9 +71,13 @@ class StageLink {
 
   const Options options_;
   links::MemberLink link_;
-  std::variant<PlanWithContexts, v1::CompileStructure> arriving_;  // The message in hand.
-  std::deque<Structure> structures_;                               // The oldest first.
+  // The message in hand.
+  std::variant<PlanWithContexts, v1::CompileStructure, GrantOrder> arriving_;
+  std::deque<Structure> structures_;  // The oldest first.
 };
+
+// A stream that `link` hears on the loop; null: it takes none. For gRPC, which owns it.
+links::LinkStream* OpenLinkStream(StageLink* link, const std::shared_ptr<EventLoop>& loop);
 
 }  // namespace baton::prefill
 

@@ -52,6 +52,7 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   last_done_us.assign(static_cast<size_t>(event.stages), now_us);
   chain_failed = false;
   KeepFitsFor(event);
+  BeginGrants(event);
 }
 
 void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
@@ -72,6 +73,8 @@ void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
   ready.clear();
   plans.clear();
   done.clear();
+  grants.clear();
+  free_slots.clear();
   tree.reset();
   pool.reset();
 }
@@ -80,12 +83,12 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
   if (requests.count(event.attempt_id) != 0) {
     Covered<"planner: an attempt comes twice">();
     return absl::AlreadyExistsError(
-        absl::StrCat("attempt ", event.attempt_id, " is in the prefill chain already"));
+        absl::StrCat("attempt ", event.attempt_id, " is in the ", limits.name, " already"));
   }
   if (!up) {
     Covered<"planner: a prompt comes while the chain is down">();
     return absl::UnavailableError(
-        absl::StrCat("the prefill chain is down: ", down_reason.message()));
+        absl::StrCat("the ", limits.name, " is down: ", down_reason.message()));
   }
   if (event.prompt_tokens < 1 || event.prompt_tokens > limits.max_context_tokens) {
     return InvalidField(
@@ -105,15 +108,18 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
   }
   // Also one that decodes may need so many in the end, and nothing would make room for it then.
   if (pages > pool->page_count()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the prompt needs ", pages, " pages, the prefill chain has ", pool->page_count()));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the prompt needs ", pages, " pages",
+                     event.ticket ? "" : absl::StrCat(" with ", request.token_limit, " new tokens"),
+                     ", the ", limits.name, " has ", pool->page_count()));
   }
   const bool admissible = queue.empty() && HasRoomFor(PagesFor(AdmissionTokens(request)));
   if (!admissible && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
     Covered<"planner: the queue is full">();
-    return Overloaded(absl::ResourceExhaustedError(absl::StrCat(
-                          queue.size(), " requests wait for the prefill chain; no more are taken")),
-                      kQueueRetryAfterMs);
+    return Overloaded(
+        absl::ResourceExhaustedError(absl::StrCat(queue.size(), " requests wait for the ",
+                                                  limits.name, "; no more are taken")),
+        kQueueRetryAfterMs);
   }
   return absl::OkStatus();
 }
@@ -128,10 +134,17 @@ ChainPlanner::State::Request ChainPlanner::State::RequestOf(const StartRequested
   request.head_start_us = event.head_start_us;
   request.stop = event.stop;
   request.token_limit = TokenLimitOf(event);
+  request.has_tokens = event.has_tokens;
   if (tree.has_value()) {
     request.tokens = event.tokens;
     request.cache_salt = event.cache_salt;
   }
+  if (event.writers.empty()) return request;
+  request.writers = event.writers;
+  request.planned_tokens = request.prompt_tokens;  // By others.
+  const int sources = event.writers[0].tensor_rank.size;
+  request.foreign = sources != ranks;
+  request.cache_salt = absl::StrCat(sources, ":", request.cache_salt);
   return request;
 }
 
@@ -276,17 +289,25 @@ void ChainPlanner::State::Fail(uint64_t attempt_id, absl::Status status) {
     return;
   }
   Covered<"planner: an open request is aborted">();
-  if (!request->retracting) aborts_due.push_back(attempt_id);
+  if (!request->retracting) Close(attempt_id, *request);
+}
+
+// Gives its pages back, once they are not used any more. It is ending.
+void ChainPlanner::State::Close(uint64_t attempt_id, Request& request) {
+  Revoke(request);
+  if (request.told) {
+    aborts_due.push_back(attempt_id);
+  } else {
+    ReleaseIfClosed(attempt_id);
+  }
 }
 
 void ChainPlanner::State::ExpireDeadlines(int64_t now_us) {
   while (!deadlines.empty() && deadlines.begin()->first <= now_us) {
     const uint64_t attempt_id = deadlines.begin()->second;
     Covered<"planner: a deadline passes">();
-    Fail(attempt_id,
-         absl::DeadlineExceededError(requests.at(attempt_id).open
-                                         ? "deadline passed in the prefill chain"
-                                         : "deadline passed while waiting for prefill"));
+    Fail(attempt_id, absl::DeadlineExceededError(
+                         absl::StrCat("deadline passed ", WhatItAwaits(requests.at(attempt_id)))));
   }
 }
 
@@ -294,7 +315,8 @@ void ChainPlanner::State::ExpireDeadlines(int64_t now_us) {
 // must be out before the planner may forget it.
 void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
   Request& request = requests.at(attempt_id);
-  if (!ToldInFull(request)) return;
+  if (request.grant.has_value()) return;  // It may be written to.
+  if (request.told ? !ToldInFull(request) : !request.ending()) return;
   if (std::find(request.closed.begin(), request.closed.end(), false) != request.closed.end()) {
     return;
   }
@@ -341,6 +363,7 @@ void ChainPlanner::Handle(const PlannerEvent& event, int64_t now_us,
   state_->ExpireDeadlines(now_us);
   state_->EndDrain(now_us);
   state_->CheckProgress(now_us);
+  state_->AdmitGrants(now_us);
   state_->IssuePlans(now_us);
   state_->actions = nullptr;
 }
@@ -385,9 +408,13 @@ PlannerLoad ChainPlanner::load() const {
   }
   load.evicted_pages_total = state_->evicted_pages_total;
   load.retractions_total = state_->retractions_total;
+  load.reused_pages_total = state_->reused_pages_total;
   load.plans_in_flight = static_cast<int>(state_->plans.size());
   for (const uint64_t attempt_id : state_->open) {
     const State::Request& request = state_->requests.at(attempt_id);
+    if (request.ending()) {
+      load.ending_pages += static_cast<int>(request.pages.size()) - request.prefix.pages;
+    }
     if (request.computed_tokens == 0 || request.decoding()) continue;
     load.prompts.push_back({attempt_id, request.computed_tokens});
   }

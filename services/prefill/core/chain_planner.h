@@ -6,6 +6,10 @@
 // it fails. A failed one stays, finished, until the stages have closed it, for its pages are freed
 // only when every stage has closed it and is done with every plan that names it.
 //
+// A request's prompt may also be read by others, who write its KV into pages that are granted to
+// them (planner_grants.cc): it is OPEN from its grant on, and decoded like any other from the
+// commit on. So a decode service is a chain whose prompts come that way.
+//
 // A request without a ticket is decoded by the chain (planner_decoding.cc): each plan begins with
 // rows of one token, for requests whose last token is known, and has its chunks beside them. The
 // request ends when stage 0 has seen its last token, and the next plan closes it on every stage.
@@ -59,6 +63,7 @@
 #include "common/chunking/cost_fit.h"
 #include "common/chunking/stage_cost.h"
 #include "common/kv/block_pool.h"
+#include "common/kv/lease_table.h"
 #include "common/types/drain_counts.h"
 #include "common/types/sampled_token.h"
 #include "common/types/stop_rule.h"
@@ -110,6 +115,11 @@ struct PlannerLimits {
   // How many of a request's new tokens have pages from the beginning. >= 1.
   int reserved_decode_tokens = INT_MAX;
   bool caches = false;  // KV of finished requests is kept for prompts that begin alike.
+  // Who grants, where KV is granted to a chain of one stage; its id is empty: none is.
+  InstanceRef granting;
+  int layers = 0;                      // The model's,
+  int kv_heads = 0;                    // and in its layers.
+  const char* name = "prefill chain";  // As messages call the chain.
 };
 
 // How plans are cut by them: whole prompts are still bounded by the longest, as buffers are.
@@ -126,6 +136,11 @@ struct ChainUp {  // Every stage is linked and ready under `epoch`.
   int ranks = 1;  // Processes of each stage: it is done with what all of them are done with.
   bool knows_cached_tokens = true;  // All of them; nothing is cached in this epoch if not.
   bool knows_growth = true;         // All of them; if not, pages for a whole text are reserved.
+  // Where KV is granted: the other ranks, rank 1 and on, and the newest generation that one was
+  // granted, by former lives of this process too. A late message for an old grant must not be taken
+  // for a new one's.
+  std::vector<InstanceRef> followers = {};
+  uint64_t newest_generation = 0;
 };
 struct ChainDown {  // A link broke or a member left: everything in the chain ends with `reason`.
   absl::Status reason;  // Carries leg "prefill" and the instance.
@@ -142,6 +157,11 @@ struct StartRequested {
   std::string cache_salt = {};  // Prompts with different ones share nothing.
   int priority = 0;             // From -kMaxPriority to kMaxPriority; higher is sooner.
   int64_t head_start_us = 0;    // It counts as having come so much earlier.
+  // They read the prompt and write its KV, each of its layers' heads once; empty: the chain reads
+  // it.
+  std::vector<KvWriter> writers = {};
+  // The chain can read it, too, so that it may be retracted.
+  bool has_tokens = true;
 };
 struct AbortRequested {  // Unknown attempts are ignored: an abort may come after the end.
   uint64_t attempt_id = 0;
@@ -167,8 +187,20 @@ struct DrainBegan {
 // Gives up the cached pages that no open request uses.
 struct FlushCache {};
 struct Tick {};
-using PlannerEvent = std::variant<ChainUp, ChainDown, StartRequested, AbortRequested, StagePlanDone,
-                                  StageRequestClosed, DrainBegan, FlushCache, Tick>;
+// A rank's lease table takes the KV of a grant from now on; of rank 0 that is not waited for.
+struct RankGranted {
+  int rank = 0;
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+};
+// From a rank's lease table. What comes of an older epoch has no effect.
+struct KvHeard {
+  int rank = 0;
+  LeaseEvent event;
+};
+using PlannerEvent =
+    std::variant<ChainUp, ChainDown, StartRequested, AbortRequested, StagePlanDone,
+                 StageRequestClosed, DrainBegan, FlushCache, Tick, RankGranted, KvHeard>;
 
 // ---- Actions ----
 struct IssuePlan {  // To every stage, stage 0 included, in this order.
@@ -190,6 +222,20 @@ struct PrefillOutcome {
   int64_t kv_bytes = 0;
   int64_t kv_transfer_us = 0;
   int64_t kv_exposed_us = 0;
+};
+// One for each rank of the chain.
+struct GrantKv {
+  int rank = 0;
+  KvGrant grant;  // Its writers are those that have heads for the rank.
+};
+struct RevokeKv {  // On every rank; each answers by KvDrained.
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+};
+// Every rank's table takes the request's KV, rank 0's once it has done its GrantKv.
+struct HandOutTicket {
+  uint64_t attempt_id = 0;
+  Ticket ticket;
 };
 // The prompt of a request without a ticket is computed. Comes once, before its first token.
 struct PromptDone {
@@ -222,8 +268,8 @@ struct ObservePlan {
   double predicted_us = 0;
   int64_t compute_us = 0;
 };
-using PlannerAction =
-    std::variant<IssuePlan, PromptDone, DeliverToken, FinishRequest, FailChain, ObservePlan>;
+using PlannerAction = std::variant<IssuePlan, PromptDone, DeliverToken, FinishRequest, FailChain,
+                                   ObservePlan, GrantKv, RevokeKv, HandOutTicket>;
 
 // What is known of a stage's costs.
 struct LearnedCost {
@@ -250,6 +296,8 @@ struct PlannerLoad {
   int cached_pages = 0;              // All of the cache, also what open requests use.
   uint64_t evicted_pages_total = 0;  // By the cache, for pages that a request lacked.
   uint64_t retractions_total = 0;    // Requests that gave way to older ones' growth.
+  uint64_t reused_pages_total = 0;   // Pages of granted prompts that were cached, and not sent.
+  int ending_pages = 0;              // Owned by requests that have ended, and come free soon.
   int plans_in_flight = 0;
   std::vector<PromptProgress> prompts;  // At most max_open_requests.
 };

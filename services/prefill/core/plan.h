@@ -15,7 +15,7 @@
 
 namespace baton::prefill {
 
-// A request's entry into the chain, carried by the plan of its first chunk.
+// A request's entry into the chain, carried by the plan of its first item.
 struct PlanOpen {
   uint64_t attempt_id = 0;
   // Where the prompt's KV goes. Without one the chain decodes the request, and sends no KV.
@@ -24,7 +24,8 @@ struct PlanOpen {
   // every stage.
   std::vector<int> pages;
   int decoded_prompt_tokens = 0;  // Without a ticket, which says them.
-  // The first tokens to read whose KV is in the first pages already: whole pages, and not all.
+  // The first tokens to read whose KV is in the first pages already: whole pages, and not all. Or
+  // all of a prompt that others have read: it begins with a decode step (adopted()).
   int cached_tokens = 0;
   // What the chain had drawn of a request that was retracted. It is read again behind the prompt.
   std::vector<int32_t> drawn = {};
@@ -32,6 +33,7 @@ struct PlanOpen {
   int prompt_tokens() const { return ticket ? ticket->prompt_tokens : decoded_prompt_tokens; }
   // In chunks, before the first decode step.
   int read_tokens() const { return prompt_tokens() + static_cast<int>(drawn.size()); }
+  bool adopted() const { return !ticket.has_value() && cached_tokens == read_tokens(); }
 };
 
 // A row of a plan: tokens [token_begin, token_begin + token_count) of one request. Of what is read

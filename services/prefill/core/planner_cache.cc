@@ -66,7 +66,7 @@ std::vector<int> ChainPlanner::State::TakePages(int count) {
 }
 
 void ChainPlanner::State::KeepPlanned(Request& request) {
-  if (request.tokens == nullptr) return;
+  if (request.tokens == nullptr || request.foreign) return;
   const auto planned = static_cast<size_t>(request.planned_tokens);
   tree->Extend(request.cache_salt, std::span(*request.tokens).first(planned), request.pages,
                request.prefix);
@@ -74,7 +74,8 @@ void ChainPlanner::State::KeepPlanned(Request& request) {
 
 // What was planned has been computed. The cache takes what it can use, and the rest is free.
 void ChainPlanner::State::ReleasePages(Request& request) {
-  if (request.tokens != nullptr && request.planned_tokens > request.read_tokens) {
+  const bool keeps = request.tokens != nullptr && !request.foreign;
+  if (keeps && request.planned_tokens > request.read_tokens) {
     std::vector<int32_t> tokens = *request.tokens;
     const int read = request.read_tokens - request.prompt_tokens;
     tokens.insert(tokens.end(), request.text.begin() + read, request.text.end());

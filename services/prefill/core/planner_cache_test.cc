@@ -210,5 +210,32 @@ TEST_F(CacheTest, IsOffByDefault) {
   EXPECT_EQ(LastOpen().cached_tokens, 0);
 }
 
+// Behind a cached prefix a page costs more than one of the plan's budget, and a shorter prompt has
+// taken its share: the oldest is opened with a page all the same.
+TEST_F(CacheTest, WhatIsOpenedHasAChunkWhateverItsPrefixCosts) {
+  PlannerLimits limits = Caching();
+  limits.chunk_rule = ChunkRule::kOptimal;
+  limits.chunk_tokens = 32;
+  Make(limits);
+  ChainUp up{kEpoch, 1, 64};
+  up.known_costs = {{{.overhead_us = 1, .prefix_us = 100, .token_us = 1}, 0.1}};
+  Send(up);
+  Start(1, Prompt(160));
+  RunOut(1);
+  Start(2, Prompt(16, 1000));
+  Start(3, Prompt(16, 2000));
+  Start(4, Prompt(400));
+  Start(5, Prompt(40, 3000));
+  const size_t before = plans_.size();
+  while (plans_.size() == before) Done(0, ++done_);
+  const Plan& plan = plans_.at(before);
+  ASSERT_FALSE(plan.opens.empty());
+  for (const PlanOpen& open : plan.opens) {
+    EXPECT_TRUE(std::any_of(plan.items.begin(), plan.items.end(), [&](const PlanItem& item) {
+      return item.attempt_id == open.attempt_id;
+    })) << open.attempt_id;
+  }
+}
+
 }  // namespace
 }  // namespace baton::prefill

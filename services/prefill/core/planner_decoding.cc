@@ -30,6 +30,9 @@ absl::Status ChainPlanner::State::CheckDecoded(const StartRequested& event) cons
   if (!limits.decodes) {
     return absl::FailedPreconditionError("this prefill chain does not decode; a ticket is missing");
   }
+  if (!event.writers.empty() && limits.granting.id.empty()) {
+    return absl::FailedPreconditionError("this chain is granted no KV");
+  }
   if (event.stop.max_tokens < 1) {
     return InvalidField("sampling.max_tokens",
                         absl::StrCat(event.stop.max_tokens, " is not positive"));
@@ -54,6 +57,7 @@ void ChainPlanner::State::AddRows(Plan& plan, int64_t now_us) {
       continue;
     }
     next = ready.erase(next);
+    if (!request.told) Tell(attempt_id, request, plan);
     plan.items.push_back({.attempt_id = attempt_id,
                           .token_begin = request.planned_tokens,
                           .token_count = 1,
@@ -139,7 +143,7 @@ void ChainPlanner::State::TakeToken(uint64_t attempt_id, Request& request,
   Finish(attempt_id, request, absl::OkStatus(),
          stops ? FinishReason::kStop : FinishReason::kLength);
   // The stages have nothing to do for it, and are told so.
-  if (!request.retracting) aborts_due.push_back(attempt_id);
+  if (!request.retracting) Close(attempt_id, request);
 }
 
 }  // namespace baton::prefill

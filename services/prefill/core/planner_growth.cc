@@ -2,6 +2,9 @@
 // a reserve of new tokens, and takes a page at a time behind that: most texts end long before
 // max_tokens, which pages for whole texts would wait for.
 //
+// A request whose prompt the chain can't read, since it does not have its ids, takes all at once
+// and never gives way.
+//
 // When a row lacks a page and the cache has none to give up, the youngest requests that the chain
 // decodes are retracted: the next plan closes them on every stage, their pages come back, and they
 // wait again in their old order. Later they read prompt and text as a prompt, and the draws go on
@@ -27,7 +30,8 @@ namespace baton::prefill {
 // What its pages at its admission are for.
 int ChainPlanner::State::AdmissionTokens(const Request& request) const {
   const int most = request.kv_tokens();
-  if (!grows || limits.reserved_decode_tokens >= most - request.read_tokens) return most;
+  if (!grows || !request.has_tokens || limits.reserved_decode_tokens >= most - request.read_tokens)
+    return most;
   return request.read_tokens + limits.reserved_decode_tokens;
 }
 
@@ -36,18 +40,19 @@ bool ChainPlanner::State::HasPageForRow(const Request& request) const {
 }
 
 void ChainPlanner::State::GrowRows() {
-  rows_in_want = 0;
-  for (const uint64_t attempt_id : ready) {
-    Request& request = requests.at(attempt_id);
-    if (HasPageForRow(request)) continue;
-    if (AvailablePages() == 0) {
-      ++rows_in_want;
-      continue;
+  do {
+    rows_in_want = 0;
+    for (const uint64_t attempt_id : ready) {
+      Request& request = requests.at(attempt_id);
+      if (HasPageForRow(request)) continue;
+      if (AvailablePages() == 0) {
+        ++rows_in_want;
+        continue;
+      }
+      request.new_page = TakePages(1).front();
+      request.pages.push_back(request.new_page);
     }
-    request.new_page = TakePages(1).front();
-    request.pages.push_back(request.new_page);
-  }
-  if (rows_in_want > 0) MakeRoomForRows();
+  } while (rows_in_want > 0 && MakeRoomForRows());
 }
 
 // That are free, or given up by the cache when they are needed, once it is closed.
@@ -56,14 +61,15 @@ int ChainPlanner::State::PagesToReturn(const Request& request) const {
   return own + (tree.has_value() ? tree->PagesOfOnePin(request.prefix.node) : 0);
 }
 
-void ChainPlanner::State::MakeRoomForRows() {
+// True: there is room at once, for no stage knew of what gave way.
+bool ChainPlanner::State::MakeRoomForRows() {
   int returning = 0;
   std::vector<uint64_t> decoded;  // Those that may give way, oldest first.
   for (const uint64_t attempt_id : open) {
     const Request& request = requests.at(attempt_id);
     if (request.ending()) {
       returning += PagesToReturn(request);
-    } else if (!request.ticket.has_value()) {
+    } else if (request.may_give_way()) {
       decoded.push_back(attempt_id);
     }
   }
@@ -76,13 +82,15 @@ void ChainPlanner::State::MakeRoomForRows() {
     Retract(decoded.back());
     decoded.pop_back();
   }
+  return AvailablePages() > 0;
 }
 
 void ChainPlanner::State::Retract(uint64_t attempt_id) {
-  requests.at(attempt_id).retracting = true;
+  Request& request = requests.at(attempt_id);
+  request.retracting = true;
   std::erase(ready, attempt_id);
-  aborts_due.push_back(attempt_id);
   ++retractions_total;
+  Close(attempt_id, request);
 }
 
 // Every stage has closed it: it waits again, with what it has drawn behind its prompt.
@@ -90,11 +98,13 @@ void ChainPlanner::State::Requeue(uint64_t attempt_id) {
   Request& request = requests.at(attempt_id);
   ReleasePages(request);
   std::erase(open, attempt_id);
-  request.open = request.retracting = request.abort_issued = false;
+  request.open = request.told = request.retracting = request.abort_issued = false;
   request.pages.clear();
   request.new_page = -1;
   request.prefix = {};
   request.planned_tokens = request.computed_tokens = 0;
+  if (request.has_ticket) request.writers.clear();  // It is read here.
+  if (!request.writers.empty()) request.planned_tokens = request.prompt_tokens;
   request.over_us = kNeverUs;
   if (request.text.empty()) request.outcome = {};  // Its prompt is computed anew.
   const int read = request.read_tokens - request.prompt_tokens;

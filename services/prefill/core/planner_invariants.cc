@@ -47,6 +47,7 @@ absl::Status ChainPlanner::CheckInvariants() const {
   }
   BATON_RETURN_IF_ERROR(state.CheckPages());
   BATON_RETURN_IF_ERROR(state.CheckQueue());
+  BATON_RETURN_IF_ERROR(state.CheckGrants());
   const uint64_t in_flight = state.issued - state.done.back();
   if (in_flight > static_cast<uint64_t>(state.limits.plan_window)) {
     return absl::InternalError(

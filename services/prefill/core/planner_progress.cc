@@ -74,10 +74,12 @@ void ChainPlanner::State::FailAt(int stage, int rank, absl::Status status) {
 void ChainPlanner::State::CheckClosings(int64_t now_us) {
   for (const uint64_t attempt_id : open) {
     Request& request = requests.at(attempt_id);
+    const bool closed =
+        std::find(request.closed.begin(), request.closed.end(), false) == request.closed.end();
     const bool over =
-        request.ending() && ToldInFull(request) && DoneEverywhere() >= request.last_plan;
+        request.ending() && ToldInFull(request) && !closed && DoneEverywhere() >= request.last_plan;
     if (over && request.over_us == kNeverUs) request.over_us = now_us;
-    if (chain_failed || CloseDueUs(request) > now_us) continue;
+    if (chain_failed || closed || CloseDueUs(request) > now_us) continue;
     const auto late = std::find(request.closed.begin(), request.closed.end(), false);
     const auto place = static_cast<int>(late - request.closed.begin());
     FailAt(place / ranks, place % ranks,
@@ -158,7 +160,7 @@ std::vector<LearnedCost> ChainPlanner::costs() const {
 // last byte if the time suffices, nothing else comes in.
 void ChainPlanner::State::On(const DrainBegan& event, int64_t /*now_us*/) {
   if (!draining) arrived_before_drain = arrived;
-  draining = true;
+  if (!std::exchange(draining, true)) HandBackWaiting();
   drain_deadline_us = std::min(drain_deadline_us, event.deadline_us);
 }
 
@@ -166,11 +168,12 @@ absl::Status ChainPlanner::State::RefuseToBegin() {
   if (!draining) return absl::OkStatus();
   Covered<"planner: a draining chain refuses">();
   ++drain_counts.refused_total;
-  return EndedByDrain(absl::UnavailableError("this prefill chain drains and begins nothing new"));
+  return EndedByDrain(
+      absl::UnavailableError(absl::StrCat("this ", limits.name, " drains and begins nothing new")));
 }
 
-// Rejected: to give back what waits in the queue when the drain begins, as decode does. Its pages
-// are reserved on a decode service, and often no other chain is there to begin it sooner.
+// Rejected: to give back prompts with a ticket that wait when the drain begins, too. Their pages
+// are reserved on a decode service, and often no other chain is there to begin them sooner.
 void ChainPlanner::State::EndDrain(int64_t now_us) {
   if (now_us < drain_deadline_us) return;
   std::vector<uint64_t> unfinished;
@@ -181,8 +184,8 @@ void ChainPlanner::State::EndDrain(int64_t now_us) {
     Covered<"planner: a drain ends a request">();
     ++drain_counts.time_over_total;
     Fail(attempt_id,
-         EndedByDrain(absl::UnavailableError(
-             "this prefill chain left before the request was through (--drain-timeout-ms)")));
+         EndedByDrain(absl::UnavailableError(absl::StrCat(
+             "this ", limits.name, " left before the request was through (--drain-timeout-ms)"))));
   }
 }
 

@@ -52,7 +52,9 @@ void ChainPlanner::State::Enqueue(uint64_t attempt_id) {
     return requests.at(other).turn > request.turn;
   });
   queue.insert(later, attempt_id);
-  waiting_by_size.emplace(request.read_tokens, request.turn, attempt_id);
+  if (!IsGranted(attempt_id)) {
+    waiting_by_size.emplace(request.read_tokens, request.turn, attempt_id);
+  }
 }
 
 void ChainPlanner::State::Dequeue(uint64_t attempt_id) {
@@ -83,10 +85,9 @@ bool ChainPlanner::State::MayOvertake(uint64_t attempt_id) const {
          static_cast<int>(open.size()) + 1 < limits.max_open_requests;
 }
 
-// Opens a waiting request, which has taken its match; there is room for it.
-void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us) {
+// Gives a waiting request, which has taken its match, its pages; there is room for it.
+void ChainPlanner::State::Open(uint64_t attempt_id, int64_t now_us) {
   Request& request = requests.at(attempt_id);
-  if (attempt_id != queue.front()) Covered<"planner: a short prompt overtakes a long one">();
   Dequeue(attempt_id);
   const auto later = std::find_if(open.begin(), open.end(), [&](uint64_t other) {
     return requests.at(other).turn > request.turn;
@@ -94,12 +95,18 @@ void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us)
   open.insert(later, attempt_id);
   request.open = true;
   AllocatePages(attempt_id);
+  if (!request.text.empty()) return;
+  request.first_plan_us = now_us;
+  request.outcome.queue_us = now_us - request.arrived_us;
+  request.outcome.cached_tokens = request.prefix.pages * limits.page_size;
+}
+
+void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us) {
+  if (attempt_id != queue.front()) Covered<"planner: a short prompt overtakes a long one">();
+  Open(attempt_id, now_us);
+  Request& request = requests.at(attempt_id);
+  request.told = true;
   request.closed.assign(done.size() * static_cast<size_t>(ranks), false);
-  if (request.text.empty()) {
-    request.first_plan_us = now_us;
-    request.outcome.queue_us = now_us - request.arrived_us;
-    request.outcome.cached_tokens = request.planned_tokens;
-  }
   plan.opens.push_back({attempt_id, request.ticket, request.pages,
                         request.ticket.has_value() ? 0 : request.prompt_tokens,
                         request.planned_tokens, request.text});
@@ -109,7 +116,9 @@ absl::Status ChainPlanner::State::CheckQueue() const {
   const auto sooner = [this](uint64_t one, uint64_t two) {
     return requests.at(one).turn < requests.at(two).turn;
   };
-  if (queue.size() != waiting_by_size.size() ||
+  const auto granted = static_cast<size_t>(std::count_if(
+      queue.begin(), queue.end(), [this](uint64_t attempt_id) { return IsGranted(attempt_id); }));
+  if (queue.size() != waiting_by_size.size() + granted ||
       !std::is_sorted(queue.begin(), queue.end(), sooner)) {
     return absl::InternalError(absl::StrCat(queue.size(), " requests wait in the order of turns, ",
                                             waiting_by_size.size(), " in that of their size"));

@@ -28,7 +28,7 @@ const uint64_t* ChainPlanner::State::Leader() const {
 
 // Whether it is a waiting prompt's turn to lead. Open requests that have overtaken it are younger.
 bool ChainPlanner::State::OldestBegins() const {
-  if (queue.empty()) return false;
+  if (queue.empty() || IsGranted(queue.front())) return false;
   const uint64_t* leader = Leader();
   const bool sooner =
       leader == nullptr || requests.at(queue.front()).turn < requests.at(*leader).turn;
@@ -90,6 +90,7 @@ std::vector<uint64_t> ChainPlanner::State::OpenAndShorter(double price) const {
 std::optional<uint64_t> ChainPlanner::State::NextToBegin(double shorter_than) const {
   if (waiting_by_size.empty()) return std::nullopt;
   for (const uint64_t attempt_id : {std::get<2>(*waiting_by_size.begin()), queue.front()}) {
+    if (IsGranted(attempt_id)) continue;
     if (PriceLeft(attempt_id) < shorter_than && MayOvertake(attempt_id)) return attempt_id;
   }
   return std::nullopt;
@@ -160,7 +161,9 @@ void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
   if (OldestBegins()) {
     const uint64_t oldest = queue.front();
     Admit(oldest, plan, now_us);
-    budget -= Give(oldest, std::min<double>(budget, limits.page_size), limits.page_size);
+    // A page, whatever it costs: behind a cached prefix that is more than one of the budget's.
+    const double price = Give(oldest, NextPagePrice(oldest) + 1, limits.page_size);
+    budget = std::max(budget - price, 0.0);
   }
   const uint64_t* leader = Leader();
   const bool shares = limits.shares_plans && !PlansHoldWholePrompts();

@@ -23,6 +23,7 @@
 #include "common/chunking/stage_cost.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/page_tree.h"
+#include "common/types/instance.h"
 #include "common/types/turn.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/plan.h"
@@ -71,7 +72,21 @@ class RankTally {
   std::map<uint64_t, PlanDone> open_;  // That some rank is done with; as many as are in flight.
 };
 
+// Ranks that have not said something yet: a bit each.
+using RankSet = uint64_t;
+
 struct ChainPlanner::State {
+  // From a request's admission until every rank has drained it.
+  struct Grant {
+    uint32_t slot = 0;
+    uint64_t generation = 0;
+    RankSet not_granted = 0;  // But for rank 0.
+    RankSet not_committed = 0;
+    RankSet not_drained = 0;
+    bool revoked = false;
+    SampledToken first_token;  // As rank 0's table has committed it.
+  };
+
   struct Request {
     std::optional<Ticket> ticket;  // None: the chain decodes it.
     int prompt_tokens = 0;
@@ -83,7 +98,8 @@ struct ChainPlanner::State {
     int64_t first_plan_us = 0;
     bool prompt_logprobs = false;
 
-    bool open = false;          // In the chain: its PlanOpen is out and it owns `pages`.
+    bool open = false;          // Owns `pages`.
+    bool told = false;          // Its PlanOpen is out.
     bool finished = false;      // FinishRequest is out; stays until the stages have closed it.
     bool retracting = false;    // Gives its pages back, and waits again when it is closed.
     bool abort_issued = false;  // In a plan.
@@ -108,6 +124,13 @@ struct ChainPlanner::State {
     PageTree::Match match;    // While it waits: what it would have, not pinned.
     PageTree::Prefix prefix;  // Those of `pages` that belong to the tree.
 
+    // Whose KV others write.
+    std::vector<KvWriter> writers;  // Until its commit, or until it is to be read here.
+    bool has_ticket = false;
+    bool has_tokens = true;
+    bool foreign = false;  // By another number of ranks than the chain's: its bits may differ.
+    std::optional<Grant> grant;
+
     // Since when the stages have only to close it, and no caller waits for it.
     int64_t over_us = kNeverUs;
     PrefillOutcome outcome;
@@ -122,6 +145,7 @@ struct ChainPlanner::State {
     int drawn() const { return static_cast<int>(text.size()); }
     bool decoding() const { return prompt_tokens + drawn() > read_tokens && !finished; }
     int kv_tokens() const { return prompt_tokens + token_limit; }
+    bool may_give_way() const { return !ticket.has_value() && has_tokens; }
     // The next plan closes it on every stage, or an earlier one has.
     bool ending() const { return finished || retracting; }
   };
@@ -159,6 +183,7 @@ struct ChainPlanner::State {
   absl::Status CheckStart(const StartRequested& event) const;
   void Fail(uint64_t attempt_id, absl::Status status);
   void ExpireDeadlines(int64_t now_us);
+  void Close(uint64_t attempt_id, Request& request);
   void ReleaseIfClosed(uint64_t attempt_id);
   void Finish(uint64_t attempt_id, Request& request, absl::Status status,
               FinishReason reason = FinishReason::kLength);
@@ -183,6 +208,7 @@ struct ChainPlanner::State {
   bool HasRoomFor(int pages) const;
   bool MayAdmitOldest() const;  // The queue must not be empty.
   bool MayOvertake(uint64_t attempt_id) const;
+  void Open(uint64_t attempt_id, int64_t now_us);
   void Admit(uint64_t attempt_id, Plan& plan, int64_t now_us);
   absl::Status CheckQueue() const;
 
@@ -197,6 +223,24 @@ struct ChainPlanner::State {
   void KeepPlanned(Request& request);
   void ReleasePages(Request& request);
 
+  // planner_grants.cc
+  void On(const RankGranted& event, int64_t now_us);
+  void On(const KvHeard& event, int64_t now_us);
+  void BeginGrants(const ChainUp& event);
+  absl::Status CheckGrants() const;
+  void AdmitGrants(int64_t now_us);
+  bool GrantNext(int64_t now_us);
+  void GiveTicket(uint64_t attempt_id, Request& request);
+  Request* HolderOf(uint32_t slot, uint64_t generation, uint64_t& attempt_id);
+  void HeardCommitted(int rank, const KvCommitted& event, int64_t now_us);
+  void HeardDrained(int rank, const KvDrained& event);
+  void Commit(uint64_t attempt_id, Request& request, int64_t now_us);
+  void Revoke(Request& request);
+  void Tell(uint64_t attempt_id, Request& request, Plan& plan);
+  void HandBackWaiting();
+  const char* WhatItAwaits(const Request& request) const;
+  bool IsGranted(uint64_t attempt_id) const { return !requests.at(attempt_id).writers.empty(); }
+
   // planner_decoding.cc
   absl::Status CheckDecoded(const StartRequested& event) const;
   int TokenLimitOf(const StartRequested& event) const;
@@ -210,7 +254,7 @@ struct ChainPlanner::State {
   int AdmissionTokens(const Request& request) const;
   bool HasPageForRow(const Request& request) const;
   void GrowRows();
-  void MakeRoomForRows();
+  bool MakeRoomForRows();
   int PagesToReturn(const Request& request) const;
   void Retract(uint64_t attempt_id);
   void Requeue(uint64_t attempt_id);
@@ -295,14 +339,25 @@ struct ChainPlanner::State {
   std::vector<int64_t> row_waits_us;  // As IssuePlan's.
 
   std::map<uint64_t, Request> requests;
-  std::deque<uint64_t> queue;                                 // Waiting; the next one first.
-  std::set<std::tuple<int, Turn, uint64_t>> waiting_by_size;  // Tokens to read, turn, attempt.
-  std::vector<uint64_t> open;                                 // In the chain, by their turns.
-  std::vector<uint64_t> aborts_due;                           // For the next plan.
-  std::deque<uint64_t> ready;  // Decoding, and their last token is in no plan; longest first.
+  std::deque<uint64_t> queue;  // Waiting; the next one first.
+  // Those that the chain itself reads: tokens to read, turn, attempt.
+  std::set<std::tuple<int, Turn, uint64_t>> waiting_by_size;
+  std::vector<uint64_t> open;        // In the chain, by their turns.
+  std::vector<uint64_t> aborts_due;  // For the next plan.
+  std::deque<uint64_t> ready;        // Decoding, and their last token is in no plan; longest first.
   uint64_t arrived = 0;
   double shared_credit = 0;                          // Shorter prompts' share, not used yet.
   std::set<std::pair<int64_t, uint64_t>> deadlines;  // For unfinished requests.
+
+  // Grants, where requests come so.
+  std::map<uint64_t, uint64_t> grants;  // Generation -> attempt, until it is drained: by age.
+  std::deque<uint32_t> free_slots;
+  std::vector<InstanceRef> followers;
+  uint64_t last_generation = 0;
+  uint64_t reused_pages_total = 0;
+  // The queue's head found too little when this was so, and looks again when it is not, since
+  // looking reads its whole prompt: attempt, free pages, cached pages, open requests.
+  std::tuple<uint64_t, int, int, size_t> found_too_few;
 
   bool draining = false;
   int64_t drain_deadline_us = kNeverUs;

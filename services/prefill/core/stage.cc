@@ -110,6 +110,7 @@ absl::Status Stage::State::CheckOpen(const Plan& plan, const PlanOpen& open) con
                      open.ticket->first_page, " of ", open.ticket->prompt_pages));
   }
   const int cached = open.cached_tokens;
+  if (open.adopted() && open.drawn.empty()) return absl::OkStatus();
   if (cached >= 0 && cached % options.page_size == 0 && cached < open.read_tokens()) {
     return absl::OkStatus();
   }
@@ -170,6 +171,7 @@ Stage::State::Request Stage::State::RequestOf(const PlanOpen& open) const {
   request.read_tokens = open.read_tokens();
   request.pages = open.pages;
   request.planned_tokens = open.cached_tokens;
+  request.adopted = open.adopted();
   request.writes_kv = open.ticket.has_value() && WritesTo(*open.ticket);
   if (open.ticket.has_value()) request.sent_pages = open.ticket->first_page;
   request.report.attempt_id = open.attempt_id;
@@ -296,7 +298,8 @@ RunCompute Stage::State::Compose(const HeldPlan& held, int64_t now_us) const {
     const int count = (tokens + options.page_size - 1) / options.page_size;
     run.items.push_back({item, std::vector<int>(pages.begin(), pages.begin() + count),
                          std::max(tokens - request.prompt_tokens, 0),
-                         item.token_begin >= request.read_tokens});
+                         item.token_begin >= request.read_tokens,
+                         request.adopted && item.token_begin == request.read_tokens});
   }
   return run;
 }

@@ -12,7 +12,8 @@
 // the same rows. A plan without items uses no buffer and is done in its turn.
 //
 // A request without a ticket is decoded by the chain: behind its prompt it has items of one token,
-// that an earlier plan has drawn. No KV of it is sent, and an entry of `aborts` ends it.
+// that an earlier plan has drawn. No KV of it is sent, and an entry of `aborts` ends it. If others
+// have read the prompt, and drawn the first token behind it, such an item is its first.
 //
 // A request that fails here (its KV can't be sent) is reported closed as soon as nothing of it is
 // being sent, but remembered until its final item or its abort, as its rows are still to be
@@ -131,6 +132,7 @@ struct RunCompute {
     std::vector<int> pages;  // Cover [0, token_begin + token_count).
     int generated = 0;       // Tokens that were drawn before: the index of one drawn here.
     bool decodes = false;    // A decode step, no chunk.
+    bool adopts = false;     // The first one of a request whose prompt others have read.
   };
   uint64_t epoch = 0;
   uint64_t number = 0;

@@ -22,7 +22,8 @@ struct Stage::State {
   struct Request {
     std::optional<Ticket> ticket;  // None: the chain decodes it.
     int prompt_tokens = 0;
-    int read_tokens = 0;  // The prompt, and what was drawn before the request was retracted.
+    int read_tokens = 0;   // The prompt, and what was drawn before the request was retracted.
+    bool adopted = false;  // Others have read its prompt, and drawn its first token.
     std::vector<int> pages;
     bool writes_kv = true;   // This rank, to any of the ticket's.
     int planned_tokens = 0;  // Cached, or in the plans that have arrived.

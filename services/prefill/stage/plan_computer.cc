@@ -39,6 +39,16 @@ void AddContinuation(const PromptContext& prompt, Draw& draw) {
   draw.resumed = tokens.last(drawn);
 }
 
+// What an earlier attempt has drawn, and the first token of this one, which is fed.
+std::vector<int32_t> AdoptedText(const ComputeJob::Item& item) {
+  const std::span<const int32_t> tokens = item.prompt->tokens;
+  if (tokens.empty()) return {};
+  const auto drawn = tokens.last(static_cast<size_t>(item.prompt->sampler.drawn_tokens()));
+  std::vector<int32_t> text(drawn.begin(), drawn.end());
+  text.push_back(item.run.item.token);
+  return text;
+}
+
 }  // namespace
 
 PromptContextPtr Resumed(const PromptContext& first, const std::vector<int32_t>& drawn) {
@@ -75,6 +85,11 @@ SequenceStep PlanComputer::StepOf(const ComputeJob::Item& job_item) const {
   if (item.final || item.draws) {
     step.draw = prompt.sampler.DrawOf(job_item.run.generated, &prompt.history);
     if (!job_item.decodes()) AddContinuation(prompt, *step.draw);
+    step.draw->resumed = job_item.run.adopts ? job_item.adopted : step.draw->resumed;
+    if (!job_item.adopted.empty()) {
+      const std::span<const int32_t> tokens = prompt.tokens;
+      step.draw->prompt = tokens.first(tokens.size() - (job_item.adopted.size() - 1));
+    }
   }
   return step;
 }
@@ -85,7 +100,10 @@ void PlanComputer::Run(ComputeJob job) {
   step.keeps = kept;
   step.in = kept->buffers.in;
   step.out = kept->buffers.out;
-  for (const ComputeJob::Item& item : kept->items) step.sequences.push_back(StepOf(item));
+  for (ComputeJob::Item& item : kept->items) {
+    if (item.run.adopts) item.adopted = AdoptedText(item);
+    step.sequences.push_back(StepOf(item));
+  }
   submissions_.Submit(std::move(step), [this, kept](StepResult result) {
     // Mostly it has held long ago. What has been computed from a damaged input ends here. Failed
     // computations wait as well: the input's buffer is free only when all of it has come.

@@ -48,6 +48,7 @@ struct ComputeJob {
   struct Item {
     PromptContextPtr prompt;
     RunCompute::Item run;
+    std::vector<int32_t> adopted = {};  // run.adopts: what was drawn before, if the draw may look.
 
     bool decodes() const { return run.decodes; }
     bool reports() const {

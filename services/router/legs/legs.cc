@@ -180,6 +180,7 @@ void Legs::Reserve(const router::Reserve& action, const LegRequest& request) {
     call->request.set_uses_cache(true);
     call->request.set_cache_salt(request.cache_salt);
   }
+  // With the ids a service may read a text again itself that it has retracted.
   if (uses_cache || LooksAtPrompt(request.sampling)) {
     call->request.mutable_prompt_token_ids()->Assign(request.prompt_ids.begin(),
                                                      request.prompt_ids.end());

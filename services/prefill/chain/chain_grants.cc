@@ -1,0 +1,53 @@
+// A decode service's part of the chain's shell: tickets, and grants on the lease tables of its
+// ranks.
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "services/prefill/chain/chain_shell.h"
+#include "services/prefill/chain/grant_messages.h"
+
+namespace baton::prefill {
+
+// A decode service's ranks have no endpoints to one another, so their view says it.
+uint32_t ChainShell::VersionOf(const InstanceRef& member) const {
+  if (!decode()) return options_.peers->ProtocolOf(member);
+  const auto found = versions_.find(member);
+  return found == versions_.end() ? kOldestProtocolVersion : found->second;
+}
+
+void ChainShell::Reserve(prefill::Start start, std::shared_ptr<Reservation> reservation) {
+  Ask({std::move(start), {nullptr, nullptr, std::move(reservation), nullptr, NowUs()}});
+}
+
+void ChainShell::Perform(const GrantKv& action) {
+  if (action.rank > 0) return SendGrant(action.rank, ToProto(action));
+  const absl::Status status = options_.grants->Grant(action.grant);
+  BATON_CHECK(status.ok()) << status;
+}
+
+void ChainShell::Perform(const RevokeKv& action) {
+  const absl::Status status = options_.grants->Revoke(action.slot, action.generation);
+  BATON_CHECK(status.ok()) << status;
+  for (int rank = 1; rank < options_.place.ranks(); ++rank) SendGrant(rank, ToProto(action));
+}
+
+void ChainShell::SendGrant(int rank, v1::DecodeOrder order) {
+  v1::LinkRequest request;
+  *request.mutable_order() = std::move(order);
+  wiring_->Send(rank, std::move(request));
+}
+
+void ChainShell::Perform(const HandOutTicket& action) {
+  const Call& call = calls_.at(action.attempt_id);
+  options_.metrics->Observe(Metric::kQueueSeconds,
+                            static_cast<double>(NowUs() - call.begun_us) * 1e-6);
+  call.reservation->OnTicket(action.ticket);
+}
+
+void ChainShell::OnLease(const LeaseEvent& event) {
+  options_.grants->Heard(event);
+  Handle(KvHeard{0, event});
+}
+
+}  // namespace baton::prefill
