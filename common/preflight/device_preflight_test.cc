@@ -102,13 +102,13 @@ TEST_F(DevicePreflightTest, TooFewAreRefusedWithTheNumbers) {
 
 TEST_F(DevicePreflightTest, AGpuThatIsTooSmallIsNamedWithWhatFits) {
   const PreflightReport report =
-      With(Command::kUp, {"--device=cuda", "--kv-cache-tokens=1000000"}, {{4 * kGib, 700 * kMib}});
+      With(Command::kUp, {"--device=cuda", "--kv-cache-tokens=1000000"}, {{4 * kGib, 1100 * kMib}});
   ASSERT_EQ(report.findings.size(), 1u) << report.status();
   EXPECT_EQ(report.findings[0].severity, Finding::Severity::kShortage);
   EXPECT_EQ(report.findings[0].option, "kv_cache_tokens");
   EXPECT_THAT(report.findings[0].message, HasSubstr("cuda:1 needs"));
   EXPECT_THAT(report.findings[0].message,
-              HasSubstr("more than the 700 MiB that its driver leaves"));
+              HasSubstr("more than the 1.1 GiB that its driver leaves"));
   EXPECT_THAT(report.findings[0].message, HasSubstr("the largest --kv-cache-tokens that fits is "));
   const PreflightReport none = With(Command::kUp, {"--device=cuda"}, {{kGib, 100 * kMib}});
   EXPECT_THAT(std::string(none.status().message()), HasSubstr("no --kv-cache-tokens fits"));

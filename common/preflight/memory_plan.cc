@@ -81,6 +81,7 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const 
   shape.context_tokens = context_tokens;
   shape.threads = options.threads();
   shape.all_logits = tells_prompts;
+  shape.on_gpu = OnGpu(options);
   ExecutorFootprint footprint =
       options.executor() == "torch" ? TorchFootprintOf(sizes, shape) : FootprintOf(sizes, shape);
   ProcessMemory memory;

@@ -1,4 +1,4 @@
-"""GPUs dealt out to processes and planned for, on a machine that has none: a driver's library is played, CUDA is not."""
+"""GPUs dealt out to processes and planned for, where there are none: a driver's library is played, CUDA is not."""
 
 import os
 import subprocess
