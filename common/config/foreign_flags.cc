@@ -186,8 +186,6 @@ constexpr ForeignFlag kRows[] = {
     Switch("use-v2-block-manager", "KV is always in pages"),
     Value("num-continuous-decode-steps", "decode runs step by step", "1"),
     Value("num-scheduler-steps", "decode runs step by step", "1"),
-    Value("base-gpu-id", "--device says which GPU, as cuda:N; without it CPUs compute"),
-    Value("gpu-id-step", "--device says which GPU, as cuda:N, for each worker"),
     Switch("enforce-eager", kGraphs),
     List("cuda-graph-bs", kGraphs),
     Value("cuda-graph*", kGraphs),

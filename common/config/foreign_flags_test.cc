@@ -163,7 +163,7 @@ TEST(ForeignFlagsTest, LinesForDisaggregationAreTaken) {
       {Command::kWorker,
        "--disaggregation-mode decode --port 30001 --base-gpu-id 1 "
        "--disaggregation-transfer-backend nixl --disaggregation-bootstrap-port 8998",
-       4},
+       3},
       {Command::kWorker,
        "--disaggregation-ib-device mlx5_0 --disaggregation-mode decode --host 127.0.0.1 --port "
        "30001 --trust-remote-code --dist-init-addr 10.0.0.2:5000 --nnodes 2 --node-rank 1 "

@@ -49,20 +49,11 @@ absl::Status CheckChain(const v1::Options& options) {
   return absl::OkStatus();
 }
 
-// Between GPUs ranks would sum by NCCL, which has not run yet (common/collective/README.md).
 absl::Status CheckRanks(const v1::Options& options) {
   if (options.tp_rank() >= options.tp_size()) {
     return InvalidField("tp_rank",
                         absl::StrCat("got ", options.tp_rank(),
                                      "; expected less than tp_size = ", options.tp_size()));
-  }
-  if (options.device() == "cpu") return absl::OkStatus();
-  const std::pair<const char*, int64_t> sizes[] = {{"tp_size", options.tp_size()},
-                                                   {"decode_tp_size", options.decode_tp_size()}};
-  for (const auto& [name, ranks] : sizes) {
-    if (ranks <= 1) continue;
-    return InvalidField(name, absl::StrCat("got ", ranks, "; more than 1 takes --device cpu, not ",
-                                           options.device()));
   }
   return absl::OkStatus();
 }
@@ -99,6 +90,11 @@ absl::Status CheckDevice(const v1::Options& options) {
                         device.size() <= 8;
   if (device != "cuda" && !numbered) {
     return InvalidField("device", absl::StrCat("got '", device, "'; expected cpu, cuda or cuda:N"));
+  }
+  if (numbered && (options.base_gpu_id() != 0 || options.gpu_id_step() != 1)) {
+    return InvalidField(options.base_gpu_id() != 0 ? "base_gpu_id" : "gpu_id_step",
+                        absl::StrCat("is for --device cuda, which deals GPUs out; ", device,
+                                     " is one GPU for all"));
   }
   if (options.executor() == "torch") return absl::OkStatus();
   return InvalidField("device",

@@ -201,13 +201,16 @@ ExecutorFootprint TorchFootprintOf(const ModelConfig& config, const ExecutorShap
   // product.
   const Wide width = std::max<Wide>(3 * Wide{config.query_size()} + 2 * Wide{config.kv_size()},
                                     4 * Wide{InnerColumns(config)});
-  const Wide token = 4 * Wide{config.hidden_size} + width + config.head_dim;
-  // Scores, masked scores and their softmax; the keys and values of the sequence.
+  const Wide token = 4 * Wide{config.hidden_size} + width + config.head_dim +
+                     2 * Wide{config.attended_size()};  // Sums of blocks of keys.
+  // Scores, masked scores and their softmax; keys and values of pages.
   const Wide scores =
       std::min(Wide{kTorchScoreElements},
                Wide{config.num_attention_heads} * shape.batch_tokens * shape.context_tokens);
-  Wide scratch =
-      token * shape.batch_tokens + 3 * scores + 4 * Wide{config.kv_size()} * shape.context_tokens;
+  const Wide gathered =
+      shape.on_gpu ? Wide{kTorchGatherElements} * kTorchDeviceGathers : Wide{kTorchGatherElements};
+  Wide scratch = token * shape.batch_tokens + 3 * scores +
+                 3 * std::max(gathered, Wide{config.kv_size()} * shape.page_size);
   // The router's scores and their softmax; an expert's rows and what it adds to all rows.
   if (config.experts.count > 0) {
     scratch += (2 * Wide{config.experts.count} + 3 * Wide{config.hidden_size}) * shape.batch_tokens;

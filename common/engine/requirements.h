@@ -32,8 +32,14 @@ inline constexpr int kLogitRows = 32;
 // and TokenWeights' own 18 bytes.
 inline constexpr int64_t kSamplerTokenBytes = 22;
 
-// Scores that libtorch's attention holds at once, for any length: 256 MB of float32.
-inline constexpr int64_t kTorchScoreElements = int64_t{1} << 26;
+// What libtorch's attention holds at once, for any length: scores; keys, and values, that single
+// tokens gather, and how many times as many on a GPU; keys that a chunk's rows are multiplied by,
+// and those that a GPU's own operator reads at once.
+inline constexpr int64_t kTorchScoreElements = int64_t{1} << 22;
+inline constexpr int64_t kTorchGatherElements = int64_t{1} << 20;
+inline constexpr int64_t kTorchDeviceGathers = 16;
+inline constexpr int64_t kTorchKeyBlock = 1024;
+inline constexpr int64_t kTorchFlashKeys = 32768;
 
 inline constexpr int kMaxThreads = 256;
 
@@ -56,6 +62,7 @@ struct ExecutorShape {
   int64_t batch_tokens = 0;    // In the largest Forward.
   int64_t context_tokens = 0;  // In the longest sequence; for libtorch's footprint only.
   int64_t threads = 1;
+  bool on_gpu = false;      // Likewise.
   bool all_logits = false;  // Whether a slice may want the logits of all its tokens.
 };
 

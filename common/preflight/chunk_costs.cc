@@ -105,7 +105,7 @@ MeasuredOn MeasuredBy(const v1::Options& options, const Machine& machine) {
   MeasuredOn here;
   here.model = options.served_model_name();
   here.executor = options.executor();
-  here.device = options.device();
+  here.device = options.device().substr(0, options.device().find(':'));  // One GPU is as another.
   here.threads = static_cast<int>(options.threads());
   here.max_chunk_tokens = static_cast<int>(std::max<int64_t>(options.chunked_prefill_size(), 0));
   here.host = machine.host;

@@ -3,6 +3,11 @@
 #define COMMON_PREFLIGHT_FINDING_H_
 
 #include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 
 namespace baton {
 
@@ -18,6 +23,15 @@ struct Finding {
 
   bool refuses() const { return severity != Severity::kWarning; }
 };
+
+// An error of the option that `status` has as its field; without one, of `option`.
+inline Finding ErrorFinding(const std::string& option, const absl::Status& status) {
+  const std::string field = FieldOf(status).value_or(option);
+  std::string message(status.message());
+  const std::string prefix = absl::StrCat(field, ": ");
+  if (message.compare(0, prefix.size(), prefix) == 0) message.erase(0, prefix.size());
+  return {Finding::Severity::kError, field, std::move(message)};
+}
 
 }  // namespace baton
 

@@ -95,6 +95,7 @@ Machine ReadMachine(const std::string& root, int64_t schedulable_cores) {
   machine.cores = std::min(schedulable_cores, quota.value_or(schedulable_cores));
   machine.host = FirstLine(ReadText(root + "/proc/sys/kernel/hostname"));
   machine.cpu = TextBehind(ReadText(root + "/proc/cpuinfo"), "model name");
+  machine.read_gpus = ReadGpus;
   return machine;
 }
 

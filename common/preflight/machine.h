@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/preflight/gpus.h"
 
 namespace baton {
 
@@ -25,6 +26,8 @@ struct Machine {
   std::string cpu;
   // Whether libtorch can be loaded; null: not asked, as in a worker, which loads it next.
   std::function<absl::Status()> check_torch;
+  // Asked only where GPUs compute; null: none are known.
+  std::function<Gpus()> read_gpus;
 };
 
 // CPUs that are online and in this process's affinity.

@@ -62,6 +62,8 @@ int64_t DrawnRows(const v1::Options& options, int64_t plan_tokens) {
   return std::min(options.max_prefill_requests(), plan_tokens / options.page_size() + 1);
 }
 
+bool OnGpu(const v1::Options& options) { return absl::StartsWith(options.device(), "cuda"); }
+
 // `sizes` are the model's, or those of a rank's part of it.
 ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const ModelConfig& sizes,
                      LayerRange layers, int64_t batch_tokens, int64_t context_tokens,
@@ -80,14 +82,15 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const 
   shape.context_tokens = context_tokens;
   shape.threads = options.threads();
   shape.all_logits = tells_prompts;
+  shape.on_gpu = OnGpu(options);
   ExecutorFootprint footprint =
       options.executor() == "torch" ? TorchFootprintOf(sizes, shape) : FootprintOf(sizes, shape);
-  // On a GPU they are in its memory; what lands from others has its place here as well.
-  const bool elsewhere =
-      options.executor() == "timed" || absl::StartsWith(options.device(), "cuda");
-  if (elsewhere) footprint.weights = footprint.scratch = 0;
   ProcessMemory memory;
   memory.layers = layers;
+  if (OnGpu(options)) {
+    memory.on_device = {footprint.weights, footprint.kv_per_token, footprint.kv, footprint.scratch};
+  }
+  if (OnGpu(options) || options.executor() == "timed") footprint.weights = footprint.scratch = 0;
   memory.weights = footprint.weights;
   memory.kv_per_token = footprint.kv_per_token;
   memory.kv = footprint.kv;
@@ -107,6 +110,9 @@ ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, const M
   const int64_t tokens = PlanTokens(options, context_tokens);
   ProcessMemory memory =
       Worker(options, model, shard.sizes, layers, tokens, context_tokens, /*tells_prompts=*/true);
+  // Nothing lands in a chain; what lands in a decode service has its place in the host's memory
+  // too.
+  if (OnGpu(options)) memory.kv = memory.kv_per_token = 0;
   const int64_t whole_bytes =
       tokens * model.config.hidden_size * static_cast<int64_t>(ElementBytes(model.dtype));
   const bool sliced = !shard.rank.alone() && options.pp_send_slice();
@@ -170,9 +176,26 @@ void AddTorch(const v1::Options& options, bool up, HostMemory& memory) {
   }
 }
 
+void Place(ProcessMemory process, std::vector<int64_t> places, HostMemory& memory) {
+  process.count = static_cast<int64_t>(places.size());
+  process.places = std::move(places);
+  memory.processes.push_back(std::move(process));
+}
+
+// The numbers of ranks `ranks` of `groups` groups that begin at `first` and lie `stride` apart.
+std::vector<int64_t> PlacesOf(int64_t first, int64_t groups, int64_t stride, IndexRange ranks) {
+  std::vector<int64_t> places;
+  for (int64_t group = 0; group < groups; ++group) {
+    for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {
+      places.push_back(first + group * stride + rank);
+    }
+  }
+  return places;
+}
+
 // Processes of a stage that are like its rank `rank`.
 absl::Status AddRanks(const v1::Options& options, const ModelFacts& model, config::StageRank place,
-                      LayerRange layers, int64_t context_tokens, int64_t count,
+                      LayerRange layers, int64_t context_tokens, std::vector<int64_t> places,
                       const std::string& suffix, HostMemory& memory) {
   BATON_ASSIGN_OR_RETURN(const ModelShard shard,
                          ShardModel(model.config, {static_cast<int>(place.rank),
@@ -180,8 +203,7 @@ absl::Status AddRanks(const v1::Options& options, const ModelFacts& model, confi
   ProcessMemory process = Stage(options, model, shard, layers, context_tokens);
   process.name = absl::StrCat(config::IsColocated(options) ? kColocatedName : kPrefillName,
                               place.stage, suffix);
-  process.count = count;
-  memory.processes.push_back(std::move(process));
+  Place(std::move(process), std::move(places), memory);
   return absl::OkStatus();
 }
 
@@ -189,15 +211,17 @@ absl::Status AddRanks(const v1::Options& options, const ModelFacts& model, confi
 // own, since it draws.
 absl::Status AddStage(const v1::Options& options, const ModelFacts& model, int64_t stage,
                       LayerRange layers, int64_t context_tokens, HostMemory& memory) {
-  const int64_t ranks = options.tp_size();
-  const int64_t chains = options.prefill_chains();
-  const auto add = [&](int64_t rank, int64_t count, const std::string& suffix) {
-    return AddRanks(options, model, {stage, rank}, layers, context_tokens, count, suffix, memory);
+  const int ranks = static_cast<int>(options.tp_size());
+  const auto add = [&](IndexRange alike, const std::string& suffix) {
+    return AddRanks(
+        options, model, {stage, alike.begin}, layers, context_tokens,
+        PlacesOf(stage * ranks, options.prefill_chains(), options.pp_size() * ranks, alike), suffix,
+        memory);
   };
   const bool draws = layers.end == model.config.num_hidden_layers;
-  if (ranks == 1 || !draws) return add(0, chains * ranks, "");
-  BATON_RETURN_IF_ERROR(add(0, chains, ".0"));
-  return add(1, chains * (ranks - 1), ".>0");
+  if (ranks == 1 || !draws) return add({0, ranks}, "");
+  BATON_RETURN_IF_ERROR(add({0, 1}, ".0"));
+  return add({1, ranks}, ".>0");
 }
 
 absl::Status AddPrefill(const v1::Options& options, bool up, const ModelFacts& model,
@@ -211,10 +235,11 @@ absl::Status AddPrefill(const v1::Options& options, bool up, const ModelFacts& m
   }
   if (up) return absl::OkStatus();
   // One worker, or a node's.
+  int64_t number = 0;
   for (const config::StageRank& place : config::PlacesHere(options)) {
     const std::string suffix = options.tp_size() == 1 ? "" : absl::StrCat(".", place.rank);
     BATON_RETURN_IF_ERROR(AddRanks(options, model, place, split[static_cast<size_t>(place.stage)],
-                                   context_tokens, 1, suffix, memory));
+                                   context_tokens, {number++}, suffix, memory));
   }
   return absl::OkStatus();
 }
@@ -223,22 +248,27 @@ absl::Status AddPrefill(const v1::Options& options, bool up, const ModelFacts& m
 absl::Status AddDecode(const v1::Options& options, bool up, const ModelFacts& model,
                        int64_t context_tokens, HostMemory& memory) {
   const int ranks = static_cast<int>(DecodeRanks(options, up));
-  const auto add = [&](int rank, int64_t count, const std::string& suffix) -> absl::Status {
+  const auto add = [&](int rank, std::vector<int64_t> places,
+                       const std::string& suffix) -> absl::Status {
     BATON_ASSIGN_OR_RETURN(const ModelShard shard, ShardModel(model.config, {rank, ranks}));
     ProcessMemory process = Decode(options, model, shard, context_tokens);
     process.name += suffix;
-    process.count = count;
-    memory.processes.push_back(std::move(process));
+    Place(std::move(process), std::move(places), memory);
     return absl::OkStatus();
   };
-  if (up && ranks == 1) return add(0, options.decodes(), "");
   if (up) {
-    BATON_RETURN_IF_ERROR(add(0, options.decodes(), ".0"));
-    return add(1, options.decodes() * (ranks - 1), ".>0");
+    const int64_t first = options.prefill_chains() * options.pp_size() * options.tp_size();
+    const auto alike = [&](IndexRange which) {
+      return PlacesOf(first, options.decodes(), ranks, which);
+    };
+    if (ranks == 1) return add(0, alike({0, 1}), "");
+    BATON_RETURN_IF_ERROR(add(0, alike({0, 1}), ".0"));
+    return add(1, alike({1, ranks}), ".>0");
   }
+  int64_t number = 0;
   for (const config::StageRank& place : config::PlacesHere(options)) {
     const std::string suffix = ranks == 1 ? "" : absl::StrCat(".", place.rank);
-    BATON_RETURN_IF_ERROR(add(static_cast<int>(place.rank), 1, suffix));
+    BATON_RETURN_IF_ERROR(add(static_cast<int>(place.rank), {number++}, suffix));
   }
   return absl::OkStatus();
 }
@@ -279,10 +309,14 @@ absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role r
 }
 
 int64_t LargestKvTokens(const HostMemory& memory, int64_t page_size, int64_t static_bytes) {
-  const int64_t for_kv = static_bytes - memory.weights();
-  const int64_t per_token = memory.kv_per_token();
-  if (for_kv <= 0 || per_token == 0) return 0;
-  return std::min(for_kv / per_token, kMaxKvTokens) / page_size * page_size;
+  return LargestKvTokens(memory.weights(), memory.kv_per_token(), page_size, static_bytes);
+}
+
+int64_t LargestKvTokens(int64_t weights, int64_t kv_per_token, int64_t page_size,
+                        int64_t static_bytes) {
+  const int64_t for_kv = static_bytes - weights;
+  if (for_kv <= 0 || kv_per_token == 0) return 0;
+  return std::min(for_kv / kv_per_token, kMaxKvTokens) / page_size * page_size;
 }
 
 int64_t LongestPrompt(const HostMemory& memory, int64_t context_tokens) {

@@ -16,15 +16,26 @@ namespace baton {
 
 // Bytes, of one process.
 struct ProcessMemory {
+  // What a worker on a GPU holds in that GPU's memory instead of the host's.
+  struct OnDevice {
+    int64_t weights = 0;
+    int64_t kv_per_token = 0;
+    int64_t kv = 0;
+    int64_t buffers = 0;
+  };
+
   // "router", "prefill 0" or "colocated 0" (its stage), "prefill 0.1" (and rank), "decode".
   std::string name;
   int64_t count = 1;  // Processes of this kind.
+  // Of each of them, its number among the workers of this host (config::DealDevices).
+  std::vector<int64_t> places;
   LayerRange layers;  // Empty for the router.
   int64_t weights = 0;
   int64_t kv_per_token = 0;
   int64_t kv = 0;       // The whole pool; its pages are resident once they have been used.
   int64_t buffers = 0;  // Scratch, activations and logits at their largest.
   int64_t runtime = 0;  // The process itself: libraries, threads, transports, the tokenizer.
+  OnDevice on_device;   // All 0 on a CPU.
 
   int64_t total() const { return weights + kv + buffers + runtime; }
   int64_t together() const;  // For all `count`.
@@ -65,6 +76,8 @@ absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role r
 // The most KV tokens in whole pages with which weights and KV together take at most
 // `static_bytes`; at most 2^30, 0 if not even one page fits.
 int64_t LargestKvTokens(const HostMemory& memory, int64_t page_size, int64_t static_bytes);
+int64_t LargestKvTokens(int64_t weights, int64_t kv_per_token, int64_t page_size,
+                        int64_t static_bytes);
 
 // Tokens of the longest prompt that every pool holds and that leaves room for one token in a
 // context of `context_tokens` (the first generated token needs no page before it is fed back).

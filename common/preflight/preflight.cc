@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
 #include "common/config/context_length.h"
+#include "common/config/device_deal.h"
 #include "common/config/layer_split.h"
 #include "common/config/mode.h"
 #include "common/config/node_share.h"
@@ -16,6 +15,7 @@
 #include "common/engine/timed/timed_profile.h"
 #include "common/model/fingerprint.h"
 #include "common/model/model_shard.h"
+#include "common/preflight/memory_check.h"
 #include "common/preflight/model_files.h"
 #include "common/secrets/secret_set.h"
 #include "common/tls/tls_certificate.h"
@@ -26,14 +26,7 @@ namespace {
 
 using v1::OptionSpec;
 
-constexpr int64_t kMinKvTokens = 128;  // As in config.proto.
 constexpr int64_t kMinContextTokens = 2;
-
-std::string Gib(int64_t bytes) {
-  constexpr double kMib = 1 << 20;
-  const double mib = static_cast<double>(bytes) / kMib;
-  return mib < 1024 ? absl::StrFormat("%.0f MiB", mib) : absl::StrFormat("%.1f GiB", mib / 1024);
-}
 
 class Checks {
  public:
@@ -47,6 +40,7 @@ class Checks {
     ChooseThreads();
     CheckTls();
     CheckTorch();
+    DealGpus();
     CheckParsers();
     const v1::Options& values = report_.values;
     report_.model =
@@ -87,7 +81,7 @@ class Checks {
       report_.chat_template = files.chat_template;
     }
     if (layers) SettleChunks();
-    if (layers) CheckMemory();
+    if (layers) CheckMemory(options_, facts_, report_);
     SettleCosts();
     return Finish();
   }
@@ -107,12 +101,7 @@ class Checks {
     Add(Finding::Severity::kError, option, std::move(message));
   }
   void AddStatus(const std::string& option, const absl::Status& status) {
-    if (status.ok()) return;
-    const std::string field = FieldOf(status).value_or(option);
-    std::string message(status.message());
-    const std::string prefix = field + ": ";
-    if (message.compare(0, prefix.size(), prefix) == 0) message.erase(0, prefix.size());
-    AddError(field, std::move(message));
+    if (!status.ok()) report_.findings.push_back(ErrorFinding(option, status));
   }
 
   // What --threads=0 means: the machine's cores, shared among all workers that `up` or a node
@@ -121,19 +110,10 @@ class Checks {
     if (report_.role == OptionSpec::ROUTER) return;
     v1::Options& values = report_.values;
     if (values.threads() == 0) {
-      const bool up = report_.role == OptionSpec::UP;
-      const int64_t workers =
-          up ? values.prefill_chains() * values.pp_size() * values.tp_size() + DecodeProcesses()
-             : static_cast<int64_t>(config::PlacesHere(values).size());
+      const int64_t workers = config::WorkersHere(values, report_.role);
       values.set_threads(std::clamp<int64_t>(report_.machine.cores / workers, 1, kMaxThreads));
     }
     AddStatus("threads", CheckExecutorSizes(values.page_size(), values.threads()));
-  }
-
-  // What a cluster on this machine has of them.
-  int64_t DecodeProcesses() const {
-    const v1::Options& values = report_.values;
-    return config::IsColocated(values) ? 0 : values.decodes() * values.decode_tp_size();
   }
 
   void CheckPair(const char* option, const std::string& certificate, const std::string& key) {
@@ -320,77 +300,18 @@ class Checks {
     values.set_chunked_prefill_size(chunks->Of(rule).tokens);
   }
 
-  absl::StatusOr<HostMemory> Plan() const {
-    return PlanMemory(report_.values, report_.role, facts_, report_.context_tokens);
-  }
-
-  void CheckMemory() {
-    const bool off = report_.values.memory_check() == "off";
-    SizeByFraction();
-    const auto memory = Plan();
-    if (!memory.ok()) return AddStatus("pp_size", memory.status());
-    report_.memory = *memory;
-    const int64_t available = report_.machine.available_bytes;
-    if (off || available == 0 || memory->total() <= available) return;
-    const bool refuses = report_.values.memory_check() == "refuse";
-    const auto severity = refuses ? Finding::Severity::kShortage : Finding::Severity::kWarning;
-    const std::string shortfall =
-        absl::StrCat("needs ", Gib(memory->total()), ", ", Gib(memory->total() - available),
-                     " more than the ", Gib(available), " that ", report_.machine.limit, " leaves");
-    const int64_t page = report_.values.page_size();
-    const int64_t others = memory->total() - memory->weights() - memory->kv();
-    const int64_t fits = LargestKvTokens(*memory, page, available - others);
-    if (fits >= std::max(page, kMinKvTokens)) {
-      Add(severity, "kv_cache_tokens",
-          absl::StrCat(shortfall, "; the largest --kv-cache-tokens that fits is ", fits));
-      return;
-    }
-    AddTooLarge(severity, absl::StrCat(shortfall, "; ", Gib(memory->weights()),
-                                       " of it are weights, so no --kv-cache-tokens fits: take "));
-  }
-
-  // What may help where the weights alone are too much.
-  void AddTooLarge(Finding::Severity severity, const std::string& shortfall) {
-    const v1::Options& values = report_.values;
-    const bool colocated = config::IsColocated(values);
-    const bool up = report_.role == OptionSpec::UP;
-    const bool several = up && (colocated ? values.prefill_chains() > 1
-                                          : values.prefill_chains() + values.decodes() > 2);
-    const char* const copies = colocated ? "prefill_chains" : "decodes";
-    const char* const fewer =
-        colocated ? "fewer --prefill-chains, " : "fewer --prefill-chains and --decodes, ";
-    Add(severity, several ? copies : "model_path",
-        absl::StrCat(shortfall, several ? fewer : "",
-                     "a smaller model, or spread the processes over more machines"));
-  }
-
-  // --mem-fraction-static: weights and KV of this host's processes together take that part of the
-  // memory that is available now; an explicit --kv-cache-tokens is an upper bound.
-  void SizeByFraction() {
-    const std::string text = std::exchange(*report_.values.mutable_mem_fraction_static(), "");
-    double fraction = 0;
-    if (text.empty() || report_.role == OptionSpec::ROUTER) return;
-    if (!absl::SimpleAtod(text, &fraction)) return AddError("mem_fraction_static", "no number");
-    if (report_.machine.available_bytes == 0) {
-      return AddError("mem_fraction_static", "this machine does not say how much memory it has");
-    }
-    const auto memory = Plan();
-    if (!memory.ok()) return;  // CheckMemory says so.
-    const int64_t page = report_.values.page_size();
-    const auto static_bytes =
-        static_cast<int64_t>(fraction * static_cast<double>(report_.machine.available_bytes));
-    int64_t tokens = LargestKvTokens(*memory, page, static_bytes);
-    const auto source = options_.sources.find("kv_cache_tokens");
-    const bool bounded = source != options_.sources.end() &&
-                         source->second.kind != config::OptionSource::Kind::kDefault;
-    if (bounded) tokens = std::min(tokens, report_.values.kv_cache_tokens());
-    if (tokens < std::max(page, kMinKvTokens)) {
-      return Add(Finding::Severity::kShortage, "mem_fraction_static",
-                 absl::StrCat("got ", text, ": ", Gib(static_bytes), " of the ",
-                              Gib(report_.machine.available_bytes), " that ", report_.machine.limit,
-                              " leaves, but the weights alone take ", Gib(memory->weights())));
-    }
-    report_.values.set_kv_cache_tokens(tokens);
+  // Which GPU is whose. A worker alone knows its own from here on.
+  void DealGpus() {
+    v1::Options& values = report_.values;
+    if (report_.role == OptionSpec::ROUTER || values.device() == "cpu") return;
+    if (report_.machine.read_gpus) report_.gpus = report_.machine.read_gpus();
+    config::VisibleGpus visible = {std::nullopt, report_.gpus.source};
+    if (report_.gpus.known) visible.count = static_cast<int64_t>(report_.gpus.visible.size());
+    auto dealt = config::DealDevices(values, report_.role, visible);
+    if (!dealt.ok()) return AddStatus("device", dealt.status());
+    report_.devices = *std::move(dealt);
+    const bool alone = report_.role != OptionSpec::UP && !config::IsNode(values);
+    if (alone) values.set_device(report_.devices[0]);
   }
 
   PreflightReport Finish() {
@@ -446,6 +367,8 @@ config::ParsedOptions PlannedOptions(const config::ParsedOptions& given,
                                      const PreflightReport& report) {
   config::ParsedOptions planned = given;
   planned.values.set_pp_layer_partition(report.values.pp_layer_partition());
+  // Children are told their own GPU.
+  for (const char* const dealt : {"base_gpu_id", "gpu_id_step"}) planned.sources.erase(dealt);
   if (!report.auto_chunks) return planned;
   // As if it had been said: what is derived, children are left to derive.
   planned.values.set_chunked_prefill_size(report.values.chunked_prefill_size());

@@ -21,7 +21,9 @@
 #include "common/config/options.h"
 #include "common/model/model_config.h"
 #include "common/preflight/chunk_costs.h"
+#include "common/preflight/device_plan.h"
 #include "common/preflight/finding.h"
+#include "common/preflight/gpus.h"
 #include "common/preflight/machine.h"
 #include "common/preflight/memory_plan.h"
 
@@ -36,6 +38,11 @@ struct PreflightReport {
   // Set as far as the findings allow.
   std::optional<ModelConfig> model;
   std::optional<HostMemory> memory;
+  // With --device cuda or cuda:N: this machine's GPUs, the device of each worker here, and what the
+  // GPUs hold.
+  Gpus gpus;
+  std::vector<std::string> devices;
+  std::vector<DeviceMemory> device_memory;
   ChunkCosts chunks;
   // If --chunked-prefill-size is auto: the size that each rule gives. `values` has the size for the
   // chain's own rule.

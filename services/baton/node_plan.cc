@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/config/device_deal.h"
 #include "common/config/mode.h"
 #include "common/net/host.h"
 
@@ -40,6 +41,8 @@ class Planner {
   absl::StatusOr<NodePlan> Plan() {
     const v1::Options& values = options_.values;
     BATON_RETURN_IF_ERROR(ChooseHost());
+    // Preflight has compared them with the GPUs that are here.
+    BATON_ASSIGN_OR_RETURN(devices_, config::DealDevices(values, config::ModeRole(values), {}));
     plan_.group = {GroupOf(values), UnitOf(values), {}};
     plan_.places = config::PlacesHere(values);
     for (const StageRank& place : plan_.places) BATON_RETURN_IF_ERROR(AddWorker(place));
@@ -104,6 +107,9 @@ class Planner {
     AddOption(spec.arguments, IsDecode(values) ? "decode-id" : "chain-id", GroupOf(values));
     if (!IsDecode(values)) AddOption(spec.arguments, "pp-rank", absl::StrCat(place.stage));
     AddOption(spec.arguments, "tp-rank", absl::StrCat(place.rank));
+    if (values.device() == "cuda") {
+      AddOption(spec.arguments, "device", devices_[plan_.children.size()]);
+    }
     AddOption(spec.arguments, "grpc-port", absl::StrCat(grpc_port));
     AddOption(spec.arguments, "metrics-port", absl::StrCat(metrics_port));
     spec.arguments.insert(spec.arguments.end(), for_workers_.begin(), for_workers_.end());
@@ -120,6 +126,7 @@ class Planner {
   PortPlan ports_;
   std::string host_;  // As the workers are told it.
   std::string listen_host_;
+  std::vector<std::string> devices_;  // Of each worker.
   NodePlan plan_;
 };
 

@@ -5,9 +5,12 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace baton {
 namespace {
 
+using testing::Contains;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -79,6 +82,16 @@ TEST(NodePlanTest, AChildsArgumentsAreThoseOfOneWorker) {
     ASSERT_TRUE(worker.ok()) << worker.status();
     EXPECT_FALSE(config::IsNode(worker->values));
     EXPECT_THAT(config::PlacesHere(worker->values), ElementsAre(plan->places[i]));
+  }
+}
+
+TEST(NodePlanTest, EveryWorkerIsToldItsGpu) {
+  const auto plan = Plan({"--tp-size=2", "--nnodes=1", "--executor=torch", "--device=cuda",
+                          "--gpu-id-step=2", "--dist-init-addr=127.0.0.1:25000"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (size_t i = 0; i < 4; ++i) {
+    std::vector<std::string> args = plan->children[i].arguments;
+    EXPECT_THAT(args, Contains(absl::StrCat("--device=cuda:", 2 * i)));
   }
 }
 

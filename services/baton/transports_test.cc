@@ -34,6 +34,16 @@ TEST(TransportsTest, ListensOnTheDeviceOfTheHostAlone) {
             (Variables{{"UCX_TLS", "^shm"}, {"UCX_NET_DEVICES", "eth0,mlx5_0:1,mlx5_1:1"}}));
 }
 
+TEST(TransportsTest, NcclListensWhereTheHostIsAndGpusAreNumberedAsTheDriverDoes) {
+  v1::Options options = OptionsOf("10.0.0.4", "auto");
+  options.set_device("cpu");
+  EXPECT_EQ(DeviceVariables(options, "eth0"), Variables{});
+  options.set_device("cuda:1");
+  EXPECT_EQ(DeviceVariables(options, "eth0"),
+            (Variables{{"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}, {"NCCL_SOCKET_IFNAME", "=eth0"}}));
+  EXPECT_EQ(DeviceVariables(options, ""), (Variables{{"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}}));
+}
+
 TEST(TransportsTest, PrefersTheFamilyOfTheHost) {
   EXPECT_EQ(TransportVariables(OptionsOf("2001:db8::4", "tcp"), "eth0", {}),
             (Variables{{"UCX_TLS", "tcp,self"},

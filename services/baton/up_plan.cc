@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/status.h"
+#include "common/config/device_deal.h"
 #include "common/config/mode.h"
 #include "common/net/host.h"
 
@@ -31,6 +32,8 @@ class Planner {
     const v1::Options& values = options_.values;
     BATON_RETURN_IF_ERROR(ChooseHosts());
     plan_.certificate = values.ssl_certfile();
+    // Preflight has compared them with the GPUs that are here.
+    BATON_ASSIGN_OR_RETURN(devices_, config::DealDevices(values, OptionSpec::UP, {}));
     BATON_ASSIGN_OR_RETURN(plan_.http_port, ChoosePort("port", values.port()));
     BATON_ASSIGN_OR_RETURN(plan_.grpc_port, ChoosePort("grpc_port", values.grpc_port()));
     BATON_ASSIGN_OR_RETURN(plan_.cluster_port, ports_.Choose(cluster_listen_host_, "cluster_port",
@@ -154,6 +157,9 @@ class Planner {
     AddOption(spec.arguments, "instance-id", name);
     AddOption(spec.arguments, "grpc-port", "0");
     AddOption(spec.arguments, "metrics-port", absl::StrCat(metrics_port));
+    if (values.device() == "cuda") {
+      AddOption(spec.arguments, "device", devices_[static_cast<size_t>(workers)]);
+    }
     for (std::string& argument : own) spec.arguments.push_back(std::move(argument));
     spec.arguments.insert(spec.arguments.end(), for_workers_.begin(), for_workers_.end());
     plan_.children.push_back(std::move(spec));
@@ -165,6 +171,7 @@ class Planner {
   const std::vector<std::string>& environment_;
   PortPlan ports_;
   std::string cluster_listen_host_;
+  std::vector<std::string> devices_;  // Of each worker.
   UpPlan plan_;
 };
 

@@ -77,6 +77,24 @@ TEST(UpPlanTest, EveryRankOfAStageIsAProcess) {
   EXPECT_EQ(*last_size, "--tp-size=1");  // The last of two counts.
 }
 
+TEST(UpPlanTest, EveryWorkerIsToldItsGpu) {
+  const auto plan =
+      Plan({"--executor=torch", "--device=cuda", "--base-gpu-id=1", "--pp-size=2", "--decodes=2"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto device = [&](const std::string& name) {
+    std::string last;
+    for (const std::string& argument : Child(*plan, name).arguments) {
+      if (argument.starts_with("--device=")) last = argument;
+    }
+    return last;
+  };
+  EXPECT_EQ(device("router"), "");
+  EXPECT_EQ(device("prefill-0-0"), "--device=cuda:1");
+  EXPECT_EQ(device("prefill-0-1"), "--device=cuda:2");
+  EXPECT_EQ(device("decode-0"), "--device=cuda:3");
+  EXPECT_EQ(device("decode-1"), "--device=cuda:4");  // The last of two counts.
+}
+
 TEST(UpPlanTest, ColocatedChainsHaveNoDecodeServicesBesideThem) {
   const auto plan = Plan({"--disaggregation-mode=null", "--pp-size=2", "--prefill-chains=2",
                           "--max-running-requests=8", "--target-itl-ms=50"});

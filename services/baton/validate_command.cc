@@ -71,6 +71,30 @@ void PrintVerdict(const PreflightReport& report, const std::vector<std::string>&
   for (const std::string& note : notes) std::printf("  note     %s\n", note.c_str());
 }
 
+// A line for each GPU that workers of this host compute on.
+void PrintGpus(const PreflightReport& report) {
+  if (report.device_memory.empty()) return;
+  std::printf("\n%-12s %7s %10s %10s %10s %10s %10s %10s  MiB\n", "GPU memory", "workers",
+              "weights", "KV cache", "buffers", "CUDA", "together", "available");
+  for (const DeviceMemory& device : report.device_memory) {
+    const std::string available =
+        device.available == 0 ? "unknown, see --device-memory"
+                              : absl::StrFormat("%10s  by %s", Mib(device.available), device.limit);
+    std::printf("%-12s %7lld %10s %10s %10s %10s %10s %s\n", device.device.c_str(),
+                static_cast<long long>(device.workers), Mib(device.weights).c_str(),
+                Mib(device.kv).c_str(), Mib(device.buffers).c_str(), Mib(device.runtime).c_str(),
+                Mib(device.total()).c_str(), available.c_str());
+  }
+}
+
+// Of all pools together.
+int64_t KvPerToken(const PreflightReport& report) {
+  if (report.device_memory.empty()) return report.memory->kv_per_token();
+  int64_t bytes = 0;
+  for (const DeviceMemory& device : report.device_memory) bytes += device.kv_per_token;
+  return bytes;
+}
+
 void PrintMemory(const PreflightReport& report) {
   if (!report.memory) return;
   const HostMemory& memory = *report.memory;
@@ -91,13 +115,14 @@ void PrintMemory(const PreflightReport& report) {
     std::printf("%-12s %71s  by %s\n", "available", Mib(report.machine.available_bytes).c_str(),
                 report.machine.limit.c_str());
   }
+  PrintGpus(report);
   std::printf("\nweights and activations in %s, KV cache in %s", ElementTypeName(memory.dtype),
               ElementTypeName(memory.kv_dtype));
   std::printf(
       "\nKV cache of each process: %lld tokens in %lld pages; %lld bytes a token over all\n",
       static_cast<long long>(memory.kv_tokens),
       static_cast<long long>(memory.kv_tokens / report.values.page_size()),
-      static_cast<long long>(memory.kv_per_token()));
+      static_cast<long long>(KvPerToken(report)));
   if (config::IsColocated(report.values)) {
     std::printf(
         "context %lld tokens; prompt and continuation of a request that fits: %lld tokens\n",

@@ -289,6 +289,7 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
                                                                      : rpc::PeerRole::kDecode));
   const std::string warning = OpenListenerWarning(options.host(), security);
   if (!warning.empty()) LOG(kWarning) << warning;
+  PrepareDevice(options);
   ConnectGroup connect_group;  // First, as it loads libtorch, which sets the process up.
   if (options.tp_size() > 1) {
     BATON_ASSIGN_OR_RETURN(connect_group, ConnectRanks(options.device(), options.advertise_host()));

@@ -214,11 +214,12 @@ v1::WorkerInfo WorkerRuntime::Describe(int grpc_port) const {
 std::string WorkerRuntime::Summary() const {
   const KvGeometry& kv = executor_->kv();
   const double mib = static_cast<double>(kv.PageBytes()) * kv.page_count / (1 << 20);
+  const std::string on = options_.device() == "cpu" ? "" : absl::StrCat(" on ", options_.device());
   return absl::StrFormat(
-      "layers [%d, %d) of %d in %s, KV cache %d tokens in %d pages of %d (%.1f MiB of %s)",
+      "layers [%d, %d) of %d in %s%s, KV cache %d tokens in %d pages of %d (%.1f MiB of %s)",
       kv.layer_begin, kv.layer_end, model_.num_hidden_layers,
-      ElementTypeName(executor_->activation_type()), kv.page_count * kv.page_size, kv.page_count,
-      kv.page_size, mib, ElementTypeName(kv.element_type));
+      ElementTypeName(executor_->activation_type()), on, kv.page_count * kv.page_size,
+      kv.page_count, kv.page_size, mib, ElementTypeName(kv.element_type));
 }
 
 namespace {
@@ -259,18 +260,41 @@ std::map<std::string, std::string> TransportVariables(const v1::Options& options
   return variables;
 }
 
+std::map<std::string, std::string> DeviceVariables(const v1::Options& options,
+                                                   const std::string& device) {
+  std::map<std::string, std::string> variables;
+  if (options.device() == "cpu") return variables;
+  // As the driver numbers them, by whose memory the plan was made; else CUDA goes by speed.
+  variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";
+  // NCCL listens, in the clear, where the other listeners are; "=" is for that name alone.
+  if (!device.empty()) variables["NCCL_SOCKET_IFNAME"] = absl::StrCat("=", device);
+  return variables;
+}
+
 DataPlaneOptions PlaneOptions(const v1::Options& options) {
   DataPlaneOptions plane;
   plane.pull = options.kv_transport() == "auto";
   return plane;
 }
 
+namespace {
+
+std::string NetworkDevice(const v1::Options& options) {
+  return net::IsUnspecified(options.host()) ? "" : net::DeviceOf(options.host());
+}
+
+void SetUnlessSet(const std::map<std::string, std::string>& variables) {
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), /*overwrite=*/0);
+}
+
+}  // namespace
+
 void ChooseTransports(const v1::Options& options) {
-  const std::string device =
-      net::IsUnspecified(options.host()) ? "" : net::DeviceOf(options.host());
-  for (const auto& [name, value] : TransportVariables(options, device, RdmaPorts())) {
-    setenv(name.c_str(), value.c_str(), /*overwrite=*/0);
-  }
+  SetUnlessSet(TransportVariables(options, NetworkDevice(options), RdmaPorts()));
+}
+
+void PrepareDevice(const v1::Options& options) {
+  SetUnlessSet(DeviceVariables(options, NetworkDevice(options)));
 }
 
 namespace {

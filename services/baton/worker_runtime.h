@@ -104,7 +104,7 @@ class WorkerRuntime {
   uint64_t unproven_told_ ABSL_GUARDED_BY(scrape_mutex_) = 0;
 };
 
-// What UCX may use, said in its environment variables.
+// What UCX, CUDA and NCCL may use, said in their environment variables.
 
 // The variables for these options. `device`: the network device of options.host(), which is
 // numeric; empty for all. `rdma_ports`: this machine's ("mlx5_0:1").
@@ -112,12 +112,18 @@ std::map<std::string, std::string> TransportVariables(const v1::Options& options
                                                       const std::string& device,
                                                       const std::vector<std::string>& rdma_ports);
 
+// What CUDA and NCCL read of the environment, likewise; nothing on a CPU.
+std::map<std::string, std::string> DeviceVariables(const v1::Options& options,
+                                                   const std::string& device);
+
 // Options of the worker's data plane.
 DataPlaneOptions PlaneOptions(const v1::Options& options);
 
 // Sets them where the user has set nothing. Before the data plane reads the environment and before
 // other threads do.
 void ChooseTransports(const v1::Options& options);
+// The same for a GPU's libraries, before they are loaded.
+void PrepareDevice(const v1::Options& options);
 
 // The end of a worker's process, from the word to stop until it may go: tells the routers, waits
 // for what services/worker/core/drain.h decides, says in the log what it waits for, deregisters.

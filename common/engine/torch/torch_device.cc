@@ -62,6 +62,10 @@ at::Tensor TorchDevice::AllocateStaging(size_t bytes) const {
                    at::TensorOptions(at::kByte).pinned_memory(!is_host()));
 }
 
+at::Tensor TorchDevice::Upload(const at::Tensor& staging) const {
+  return is_host() ? staging : staging.to(device_, /*non_blocking=*/true);
+}
+
 MemorySpan TorchDevice::StagingSpan(const at::Tensor& staging) const {
   return {static_cast<std::byte*>(staging.data_ptr()), staging.nbytes(),
           is_host() ? MemoryKind::kHost : MemoryKind::kPinned};

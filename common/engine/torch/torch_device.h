@@ -50,6 +50,9 @@ class TorchDevice {
 
   // Uninitialised host memory; pinned if the device is a GPU.
   at::Tensor AllocateStaging(size_t bytes) const;
+  // Staging memory on the device, in order with the current queue's work; the host does not wait.
+  // It must stay until that queue is done. The tensor itself if the device is a CPU.
+  at::Tensor Upload(const at::Tensor& staging) const;
   // The memory of such a tensor, for code without torch.
   MemorySpan StagingSpan(const at::Tensor& staging) const;
   // A view, for a communicator, of a contiguous float32 or bfloat16 tensor on this device.

@@ -10,7 +10,7 @@
 namespace baton {
 
 // Absorbed, for prefill and decode alike (native/latent_attention.h).
-at::Tensor TorchStageModel::LatentAttention(const Batch& batch, const Rows& rows, int layer,
+at::Tensor TorchStageModel::LatentAttention(const TorchStep& step, int layer,
                                             const TorchLayer& weights, const at::Tensor& normed) {
   const baton::LatentAttention& latent = config_.latent;
   const int64_t tokens = normed.size(0);
@@ -23,21 +23,21 @@ at::Tensor TorchStageModel::LatentAttention(const Batch& batch, const Rows& rows
   }
   query = query.reshape({tokens, heads, latent.key_dim()});
   const at::Tensor turned = Rotate(
-      InHalves(compressed.narrow(1, before + latent.kv_rank, latent.rope_dim).unsqueeze(1)), rows);
+      InHalves(compressed.narrow(1, before + latent.kv_rank, latent.rope_dim).unsqueeze(1)), step);
   const at::Tensor cached = at::cat({Norm(compressed.narrow(1, before, latent.kv_rank),
                                           weights.k_norm, baton::LatentAttention::kNormEps)
                                          .unsqueeze(1),
                                      turned},
                                     -1);
-  Pages(layer, 0).transpose(1, 2).index_put_({rows.page, rows.slot},
+  Pages(layer, 0).transpose(1, 2).index_put_({step.page, step.slot},
                                              cached.to(pages_.scalar_type()));
   // By head: [heads, tokens, nope_dim] times [heads, nope_dim, kv_rank].
   const at::Tensor absorbed = at::matmul(query.narrow(2, 0, latent.nope_dim).transpose(0, 1),
                                          weights.kv_b.narrow(1, 0, latent.nope_dim));
   const at::Tensor positioned =
-      Rotate(InHalves(query.narrow(2, latent.nope_dim, latent.rope_dim)), rows);
+      Rotate(InHalves(query.narrow(2, latent.nope_dim, latent.rope_dim)), step);
   const at::Tensor attended =
-      AttendAll(batch, layer, at::cat({absorbed.transpose(0, 1), positioned}, -1));
+      AttendAll(step, layer, at::cat({absorbed.transpose(0, 1), positioned}, -1), cached, {});
   const at::Tensor values = weights.kv_b.narrow(1, latent.nope_dim, latent.value_dim);
   return at::matmul(attended.view({tokens, heads, latent.kv_rank}).transpose(0, 1),
                     values.transpose(1, 2))

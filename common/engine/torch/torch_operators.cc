@@ -1,46 +1,17 @@
 #include "common/engine/torch/torch_operators.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/argsort.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
-#include <torch/version.h>
 
 #include <limits>
 #include <tuple>
 
-#if TORCH_VERSION_MAJOR >= 2
-#include <ATen/ops/scaled_dot_product_attention.h>
-#else
-#include <ATen/ops/matmul.h>
-#endif
-
 namespace baton {
-
-at::Tensor MaskedAttention(const at::Tensor& query, const at::Tensor& keys,
-                           const at::Tensor& values, const at::Tensor& seen, double scale) {
-  const int64_t kv_heads = query.size(0);
-  const int64_t group = query.size(1);
-  const int64_t key_dim = query.size(3);
-  const int64_t value_dim = values.size(2);
-  const int64_t length = keys.size(1);
-#if TORCH_VERSION_MAJOR >= 2
-  return at::scaled_dot_product_attention(
-      query, keys.unsqueeze(1).expand({kv_heads, group, length, key_dim}),
-      values.unsqueeze(1).expand({kv_heads, group, length, value_dim}), seen, /*dropout_p=*/0.0,
-      /*is_causal=*/false, scale);
-#else
-  const int64_t rows = query.size(2);
-  at::Tensor scores =
-      at::matmul(query.reshape({kv_heads, group * rows, key_dim}), keys.transpose(1, 2));
-  scores = (scores * scale).view({kv_heads, group, rows, length}).to(at::kFloat);
-  scores.masked_fill_(seen.logical_not(), -std::numeric_limits<float>::infinity());
-  const at::Tensor shares = at::softmax(scores, -1).to(query.scalar_type());
-  return at::matmul(shares.view({kv_heads, group * rows, length}), values)
-      .view({kv_heads, group, rows, value_dim});
-#endif
-}
 
 namespace {
 
@@ -75,6 +46,21 @@ Routes RouteRows(const Experts& experts, const at::Tensor& scores, const at::Ten
   }
   if (experts.scaling != 1) routes.shares = routes.shares * experts.scaling;
   return routes;
+}
+
+ExpertRuns SortRoutes(const Routes& routes, int64_t experts) {
+  const at::Tensor ids = routes.ids.flatten();
+  const at::Tensor order = at::argsort(ids, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::Tensor counts =
+      ids.unsqueeze(1).eq(at::arange(experts, ids.options())).sum({0}).to(at::kCPU);
+  ExpertRuns runs;
+  runs.rows = order.div(routes.ids.size(1), "floor");
+  runs.shares = routes.shares.flatten().index_select(0, order).unsqueeze(1);
+  runs.begin.push_back(0);
+  for (int64_t id = 0; id < experts; ++id) {
+    runs.begin.push_back(runs.begin.back() + counts.data_ptr<int64_t>()[id]);
+  }
+  return runs;
 }
 
 }  // namespace baton

@@ -1,7 +1,6 @@
 #include "common/engine/torch/torch_stage_model.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -13,7 +12,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -28,6 +26,8 @@
 
 namespace baton {
 namespace {
+
+constexpr c10::ScalarType kWide = at::kComplexDouble;
 
 // A view of a matrix in memory that the host can read.
 at::Tensor View(const TensorView& view) {
@@ -70,6 +70,14 @@ absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
 }
 
 absl::Status TorchStageModel::AllocatePages() {
+  BATON_RETURN_IF_ERROR(MakePages());
+  // What copies pages copies element by element.
+  const bool whole = pages_.size(-1) * pages_.element_size() % c10::elementSize(kWide) == 0;
+  wide_pages_ = whole ? pages_.view(kWide) : pages_;
+  return absl::OkStatus();
+}
+
+absl::Status TorchStageModel::MakePages() {
   const std::vector<int64_t> shape = {kv_.page_count, kv_.layers(),  kv_.planes,
                                       kv_.kv_heads,   kv_.page_size, kv_.head_dim};
   const c10::ScalarType type = ScalarTypeOf(kv_.element_type);
@@ -125,31 +133,32 @@ absl::Status TorchStageModel::Forward(const Batch& batch, const TensorView& in,
 absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
                                       const TensorView& out, std::span<float> logits) {
   if (!group_.alone()) BATON_RETURN_IF_ERROR(group_.Begin(batch.TokenCount()));
-  const Rows rows = PlaceRows(batch);
+  const TorchStep step =
+      PlanStep(batch, ShapeOfSteps(), rotary_, ScalarTypeOf(activation_type()), device_);
   at::Tensor x;
   if (first_stage()) {
-    BATON_ASSIGN_OR_RETURN(x, Sum(Embed(batch)));
+    BATON_ASSIGN_OR_RETURN(x, Sum(Embed(step)));
   } else {
     BATON_ASSIGN_OR_RETURN(x, TakeInput(in));
   }
   for (int layer = 0; layer < kv_.layers(); ++layer) {
     const TorchLayer& weights = weights_.layers[static_cast<size_t>(layer)];
     BATON_ASSIGN_OR_RETURN(const at::Tensor heads,
-                           Attention(batch, rows, layer, weights, Norm(x, weights.input_norm)));
+                           Attention(step, layer, weights, Norm(x, weights.input_norm)));
     BATON_ASSIGN_OR_RETURN(const at::Tensor attended, Project(heads, weights.o, weights.o_bias));
     x = x + attended;
     BATON_ASSIGN_OR_RETURN(const at::Tensor inner,
                            FeedForward(weights, Norm(x, weights.post_attention_norm)));
     x = x + inner;
   }
-  if (last_stage()) return TellLogits(batch, x, logits);
+  if (last_stage()) return TellLogits(batch, step, x, logits);
   GiveOutput(x, out);
   return absl::OkStatus();
 }
 
 absl::StatusOr<at::Tensor> TorchStageModel::TakeInput(const TensorView& in) {
   const at::Tensor part =
-      View(in).to(device_.device(), ScalarTypeOf(in.type), /*non_blocking=*/false, /*copy=*/true);
+      View(in).to(device_.device(), ScalarTypeOf(in.type), /*non_blocking=*/true, /*copy=*/true);
   if (!sliced_) return part;
   const at::Tensor whole = at::empty({in.rows, config_.hidden_size}, part.options());
   BATON_RETURN_IF_ERROR(group_.GatherParts(device_.Lend(part), device_.Lend(whole)));
@@ -159,18 +168,13 @@ absl::StatusOr<at::Tensor> TorchStageModel::TakeInput(const TensorView& in) {
 // A slice is a contiguous part of all elements (stage_model.h).
 void TorchStageModel::GiveOutput(const at::Tensor& x, const TensorView& out) const {
   if (!sliced_) {
-    View(out).copy_(x);
+    View(out).copy_(x, /*non_blocking=*/true);
     return;
   }
   const int64_t count = out.rows * out.columns;
   View(out).copy_(
-      x.reshape({-1}).narrow(0, shard_.rank.rank * count, count).view({out.rows, out.columns}));
-}
-
-at::Tensor TorchStageModel::OnDevice(const std::vector<int64_t>& values) const {
-  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::copy(values.begin(), values.end(), tensor.data_ptr<int64_t>());
-  return tensor.to(device_.device());
+      x.reshape({-1}).narrow(0, shard_.rank.rank * count, count).view({out.rows, out.columns}),
+      /*non_blocking=*/true);
 }
 
 absl::StatusOr<at::Tensor> TorchStageModel::Sum(const at::Tensor& part) {
@@ -199,12 +203,8 @@ absl::StatusOr<at::Tensor> TorchStageModel::Project(const at::Tensor& rows,
   return sums_.to(rows.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
 
-at::Tensor TorchStageModel::Embed(const Batch& batch) const {
-  std::vector<int64_t> tokens;
-  for (const SequenceSlice& slice : batch.slices) {
-    tokens.insert(tokens.end(), slice.tokens.begin(), slice.tokens.end());
-  }
-  const at::Tensor ids = OnDevice(tokens);
+at::Tensor TorchStageModel::Embed(const TorchStep& step) const {
+  const at::Tensor& ids = step.tokens;
   if (group_.alone()) return weights_.embedding.index_select(0, ids);
   const at::Tensor others =
       ids.lt(shard_.vocabulary.begin).logical_or(ids.ge(shard_.vocabulary.end));
@@ -212,25 +212,9 @@ at::Tensor TorchStageModel::Embed(const Batch& batch) const {
   return weights_.embedding.index_select(0, rows).masked_fill_(others.unsqueeze(1), 0);
 }
 
-TorchStageModel::Rows TorchStageModel::PlaceRows(const Batch& batch) const {
-  const int64_t tokens = batch.TokenCount();
-  const int64_t half = rotary_.half_dim();
-  std::vector<int64_t> page;
-  std::vector<int64_t> slot;
-  at::Tensor cos = at::empty({tokens, 1, half}, at::kFloat);
-  at::Tensor sin = at::empty({tokens, 1, half}, at::kFloat);
-  for (const SequenceSlice& slice : batch.slices) {
-    for (int token = 0; token < slice.token_count; ++token) {
-      const int position = slice.prefix_length + token;
-      const auto at = static_cast<int64_t>(page.size()) * half;
-      rotary_.Angles(position, cos.data_ptr<float>() + at, sin.data_ptr<float>() + at);
-      page.push_back(slice.pages[static_cast<size_t>(position / kv_.page_size)]);
-      slot.push_back(position % kv_.page_size);
-    }
-  }
-  const c10::ScalarType type = ScalarTypeOf(activation_type());
-  return {OnDevice(page), OnDevice(slot), cos.to(device_.device(), type),
-          sin.to(device_.device(), type)};
+StepShape TorchStageModel::ShapeOfSteps() const {
+  return {kv_.page_size, kv_.kv_heads, kv_.head_dim, config_.sliding_window,
+          device_.is_host() ? kTorchGatherElements : kTorchGatherElements * kTorchDeviceGathers};
 }
 
 // ---- Blocks ----
@@ -264,22 +248,22 @@ absl::Status TorchStageModel::NormWhole(const TorchLayer& weights, at::Tensor& q
 
 // Halves of what is turned are paired: (x[i], x[i + dim/2]); the elements behind it stay. `heads`
 // is [tokens, heads, head_dim].
-at::Tensor TorchStageModel::Rotate(const at::Tensor& heads, const Rows& rows) const {
-  const int64_t half = rotary_.half_dim();
+at::Tensor TorchStageModel::Rotate(const at::Tensor& heads, const TorchStep& step) {
+  const int64_t half = step.cos.size(-1);
   const at::Tensor low = heads.narrow(-1, 0, half);
   const at::Tensor high = heads.narrow(-1, half, half);
   const at::Tensor others = heads.narrow(-1, 2 * half, heads.size(-1) - 2 * half);
-  return at::cat({low * rows.cos - high * rows.sin, high * rows.cos + low * rows.sin, others}, -1);
+  return at::cat({low * step.cos - high * step.sin, high * step.cos + low * step.sin, others}, -1);
 }
 
 at::Tensor TorchStageModel::Pages(int layer, int value) const {
   return pages_.select(1, layer).select(1, value);
 }
 
-absl::StatusOr<at::Tensor> TorchStageModel::Attention(const Batch& batch, const Rows& rows,
-                                                      int layer, const TorchLayer& weights,
+absl::StatusOr<at::Tensor> TorchStageModel::Attention(const TorchStep& step, int layer,
+                                                      const TorchLayer& weights,
                                                       const at::Tensor& normed) {
-  if (config_.latent.kv_rank > 0) return LatentAttention(batch, rows, layer, weights, normed);
+  if (config_.latent.kv_rank > 0) return LatentAttention(step, layer, weights, normed);
   const int64_t tokens = normed.size(0);
   const at::Tensor qkv = at::linear(normed, weights.qkv, weights.qkv_bias);
   const int64_t query_size = sizes_.query_size();
@@ -297,69 +281,13 @@ absl::StatusOr<at::Tensor> TorchStageModel::Attention(const Batch& batch, const 
     query = Norm(query, weights.q_norm);
     key = Norm(key, weights.k_norm);
   }
-  query = Rotate(query, rows);
-  key = Rotate(key, rows);
+  query = Rotate(query, step);
+  key = Rotate(key, step);
   // [pages, page_size, kv_heads, head_dim]: a page and a slot select a token.
-  Pages(layer, 0).transpose(1, 2).index_put_({rows.page, rows.slot}, key.to(pages_.scalar_type()));
-  Pages(layer, 1).transpose(1, 2).index_put_({rows.page, rows.slot},
+  Pages(layer, 0).transpose(1, 2).index_put_({step.page, step.slot}, key.to(pages_.scalar_type()));
+  Pages(layer, 1).transpose(1, 2).index_put_({step.page, step.slot},
                                              value.to(pages_.scalar_type()));
-  return AttendAll(batch, layer, query);
-}
-
-at::Tensor TorchStageModel::AttendAll(const Batch& batch, int layer,
-                                      const at::Tensor& query) const {
-  std::vector<at::Tensor> attended;
-  int64_t row = 0;
-  for (const SequenceSlice& slice : batch.slices) {
-    attended.push_back(Attend(slice, layer, query.narrow(0, row, slice.token_count)));
-    row += slice.token_count;
-  }
-  return at::cat(attended);
-}
-
-// Attention of one sequence: `query` is [tokens, heads, head_dim], the result [tokens, heads *
-// columns of a value]. A few query rows at a time, so that the scores of a long prompt take bounded
-// memory.
-at::Tensor TorchStageModel::Attend(const SequenceSlice& slice, int layer,
-                                   const at::Tensor& query) const {
-  const int64_t kv_heads = sizes_.num_key_value_heads;
-  const int64_t group = sizes_.num_attention_heads / kv_heads;
-  const int64_t head_dim = config_.head_dim;
-  const int64_t length = int64_t{slice.prefix_length} + slice.token_count;
-  const int64_t page_count = (length + kv_.page_size - 1) / kv_.page_size;
-  std::vector<int64_t> ids(slice.pages.begin(), slice.pages.begin() + page_count);
-  const at::Tensor page_ids = OnDevice(ids);
-  const auto gather = [&](int value) {  // [kv_heads, length, head_dim]
-    return Pages(layer, value)
-        .index_select(0, page_ids)
-        .transpose(0, 1)
-        .reshape({kv_heads, page_count * kv_.page_size, head_dim})
-        .narrow(1, 0, length)
-        .to(query.scalar_type());
-  };
-  const at::Tensor keys = gather(0);
-  const at::Tensor values = kv_.planes == 1 ? keys.narrow(2, 0, config_.latent.kv_rank) : gather(1);
-  const at::Tensor positions =
-      at::arange(length, at::TensorOptions(at::kLong).device(device_.device()));
-  const int64_t block =
-      std::max<int64_t>(1, kTorchScoreElements / (sizes_.num_attention_heads * length));
-  const double scale = config_.latent.kv_rank > 0 ? double{config_.attention_scale()}
-                                                  : 1 / std::sqrt(static_cast<double>(head_dim));
-  std::vector<at::Tensor> outputs;
-  for (int64_t begin = 0; begin < slice.token_count; begin += block) {
-    const int64_t rows = std::min<int64_t>(block, slice.token_count - begin);
-    // [kv_heads, group, rows, head_dim]: heads that share keys are adjacent.
-    const at::Tensor block_query =
-        query.narrow(0, begin, rows).view({rows, kv_heads, group, head_dim}).permute({1, 2, 0, 3});
-    const at::Tensor ahead = positions.narrow(0, slice.prefix_length + begin, rows).unsqueeze(1) -
-                             positions.unsqueeze(0);  // [rows, length]: a key's distance
-    at::Tensor seen = ahead.ge(0);
-    if (config_.sliding_window > 0) seen = seen.logical_and(ahead.lt(config_.sliding_window));
-    const at::Tensor output = MaskedAttention(block_query, keys, values, seen, scale);
-    outputs.push_back(
-        output.permute({2, 0, 1, 3}).reshape({rows, kv_heads * group * values.size(2)}));
-  }
-  return at::cat(outputs);
+  return AttendAll(step, layer, query, key, value);
 }
 
 at::Tensor TorchStageModel::Inner(const TorchGated& weights, const at::Tensor& normed) const {
@@ -370,18 +298,18 @@ at::Tensor TorchStageModel::Inner(const TorchGated& weights, const at::Tensor& n
 
 at::Tensor TorchStageModel::Sparse(const TorchLayer& weights, const at::Tensor& normed) const {
   const Experts& experts = config_.experts;
-  const auto [shares, ids] =
-      RouteRows(experts, at::linear(normed, weights.router), weights.router_bias);
+  const ExpertRuns runs = SortRoutes(
+      RouteRows(experts, at::linear(normed, weights.router), weights.router_bias), experts.count);
   at::Tensor sum = at::zeros({normed.size(0), normed.size(1)}, normed.options());
-  int64_t id = shard_.experts.begin;
+  auto id = static_cast<size_t>(shard_.experts.begin);
   for (const TorchGated& expert : weights.experts) {
-    const at::Tensor chosen = ids.eq(id++);
-    const at::Tensor rows = chosen.any(-1).nonzero().squeeze(1);
-    if (rows.size(0) == 0) continue;
-    const at::Tensor share = (shares * chosen).sum({-1}, /*keepdim=*/true).index_select(0, rows);
+    const int64_t begin = runs.begin[id++];
+    const int64_t count = runs.begin[id] - begin;
+    if (count == 0) continue;
+    const at::Tensor rows = runs.rows.narrow(0, begin, count);
     const at::Tensor added =
         at::linear(Inner(expert, normed.index_select(0, rows)), expert.down, expert.down_bias);
-    sum.index_add_(0, rows, added * share.to(added.scalar_type()));
+    sum.index_add_(0, rows, added * runs.shares.narrow(0, begin, count).to(added.scalar_type()));
   }
   if (!weights.shared.has_value()) return sum;
   return sum + at::linear(Inner(*weights.shared, normed), weights.shared->down);
@@ -419,9 +347,8 @@ absl::StatusOr<at::Tensor> TorchStageModel::GatherOnDevice(const at::Tensor& par
   return all.permute({1, 0, 2}).reshape({part.size(0), ranks * part.size(1)}).to(at::kCPU);
 }
 
-absl::Status TorchStageModel::TellLogits(const Batch& batch, const at::Tensor& x,
-                                         std::span<float> logits) {
-  std::vector<int64_t> last;
+absl::Status TorchStageModel::TellLogits(const Batch& batch, const TorchStep& step,
+                                         const at::Tensor& x, std::span<float> logits) {
   int64_t row = 0;
   for (const SequenceSlice& slice : batch.slices) {
     for (int first = 0; slice.on_logits != nullptr && first < slice.token_count;
@@ -432,10 +359,9 @@ absl::Status TorchStageModel::TellLogits(const Batch& batch, const at::Tensor& x
       slice.on_logits(first, {told.data_ptr<float>(), static_cast<size_t>(told.numel())});
     }
     row += slice.token_count;
-    if (slice.wants_logits) last.push_back(row - 1);
   }
-  if (last.empty()) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const at::Tensor told, Head(x.index_select(0, OnDevice(last))));
+  if (step.last.size(0) == 0) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const at::Tensor told, Head(x.index_select(0, step.last)));
   if (tells_logits()) std::memcpy(logits.data(), told.data_ptr<float>(), logits.size_bytes());
   return absl::OkStatus();
 }

@@ -21,7 +21,9 @@
 #include "common/engine/kv_memory.h"
 #include "common/engine/ranks/rank_group.h"
 #include "common/engine/stage_model.h"
+#include "common/engine/torch/torch_attention.h"
 #include "common/engine/torch/torch_device.h"
+#include "common/engine/torch/torch_step.h"
 #include "common/engine/torch/torch_weights.h"
 #include "common/engine/weights/stage_setup.h"
 
@@ -48,21 +50,15 @@ class TorchStageModel final : public StageModel {
                        std::span<float> logits) override;
 
  private:
-  // The positions of a batch's tokens, on the device.
-  struct Rows {
-    at::Tensor page, slot;  // [tokens] Where their KV is.
-    at::Tensor cos, sin;    // [tokens, 1, rope_dim / 2]
-  };
-
   TorchStageModel(const StageSetup& setup, const TorchDevice& device,
                   const ExecutorOptions& options);
   absl::Status AllocatePages();
+  absl::Status MakePages();
 
   absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits);
-  at::Tensor OnDevice(const std::vector<int64_t>& values) const;
   // Tokens of other ranks become zeros.
-  at::Tensor Embed(const Batch& batch) const;
+  at::Tensor Embed(const TorchStep& step) const;
   // The input activations on the device, gathered from the ranks' slices.
   absl::StatusOr<at::Tensor> TakeInput(const TensorView& in);
   void GiveOutput(const at::Tensor& x, const TensorView& out) const;
@@ -72,16 +68,22 @@ class TorchStageModel final : public StageModel {
   // of a chunk are reduced while the next one is multiplied. `bias` is undefined on ranks but 0.
   absl::StatusOr<at::Tensor> Project(const at::Tensor& rows, const at::Tensor& weight,
                                      const at::Tensor& bias);
-  Rows PlaceRows(const Batch& batch) const;
+  StepShape ShapeOfSteps() const;
   // Attention and Inner return the input of their row-parallel projection.
-  absl::StatusOr<at::Tensor> Attention(const Batch& batch, const Rows& rows, int layer,
-                                       const TorchLayer& weights, const at::Tensor& normed);
-  at::Tensor LatentAttention(const Batch& batch, const Rows& rows, int layer,
-                             const TorchLayer& weights, const at::Tensor& normed);
+  absl::StatusOr<at::Tensor> Attention(const TorchStep& step, int layer, const TorchLayer& weights,
+                                       const at::Tensor& normed);
+  at::Tensor LatentAttention(const TorchStep& step, int layer, const TorchLayer& weights,
+                             const at::Tensor& normed);
   at::Tensor InHalves(const at::Tensor& heads) const;
-  // `query` is [tokens, heads, head_dim].
-  at::Tensor AttendAll(const Batch& batch, int layer, const at::Tensor& query) const;
-  at::Tensor Attend(const SequenceSlice& slice, int layer, const at::Tensor& query) const;
+  // Of queries, keys and values [tokens, heads or kv_heads, dim], whose KV is in the pages as well:
+  // [tokens, heads * value_dim]. With latent rows `value` is undefined, since keys begin with it.
+  at::Tensor AttendAll(const TorchStep& step, int layer, const at::Tensor& query,
+                       const at::Tensor& key, const at::Tensor& value) const;
+  at::Tensor AttendChunkOf(const TorchStep::Chunk& chunk, int layer, const at::Tensor& query,
+                           const KeyBlock& own, const at::Tensor& heads) const;
+  // Keys and values of pages, [.., kv_heads, tokens, dim] for ids [.., pages], in the layers' type.
+  KeyBlock Gather(int layer, const at::Tensor& pages, const at::Tensor& heads) const;
+  double attention_scale() const;
   at::Tensor Inner(const TorchGated& weights, const at::Tensor& normed) const;
   // What this rank's experts add to the rows, which the ranks then sum.
   at::Tensor Sparse(const TorchLayer& weights, const at::Tensor& normed) const;
@@ -91,8 +93,9 @@ class TorchStageModel final : public StageModel {
   // Normalises all queries, and all keys, of a token together: `heads` are [tokens, columns], of
   // which this rank has a part.
   absl::Status NormWhole(const TorchLayer& weights, at::Tensor& queries, at::Tensor& keys);
-  at::Tensor Rotate(const at::Tensor& heads, const Rows& rows) const;
-  absl::Status TellLogits(const Batch& batch, const at::Tensor& x, std::span<float> logits);
+  static at::Tensor Rotate(const at::Tensor& heads, const TorchStep& step);
+  absl::Status TellLogits(const Batch& batch, const TorchStep& step, const at::Tensor& x,
+                          std::span<float> logits);
   // [rows, vocab] float32 in host memory; undefined on ranks without logits.
   absl::StatusOr<at::Tensor> Head(const at::Tensor& x);
   // Gathers each rank's part of the logits. All ranks get them, since a GPU communicator can't
@@ -117,6 +120,7 @@ class TorchStageModel final : public StageModel {
   TorchWeights weights_;
   std::unique_ptr<KvPool> pool_;  // Holds pages_ if the device is a CPU.
   at::Tensor pages_;              // [pages, layers, planes, kv_heads, page_size, head_dim]
+  at::Tensor wide_pages_;         // The same in elements of 16 bytes, where rows have whole ones.
   std::unique_ptr<KvMemory> kv_memory_;
 };
 
