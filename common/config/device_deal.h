@@ -15,8 +15,9 @@ namespace baton::config {
 
 // What --device's numbers count: the GPUs that CUDA shows to a process of this machine.
 struct VisibleGpus {
-  std::optional<int64_t> count;  // None: nothing here says, and whoever opens one finds out.
-  std::string source;            // Who says so, for messages.
+  std::optional<int64_t>
+      count;           // None: nothing here says, and the process that opens one finds out.
+  std::string source;  // Who says so, for messages.
 };
 
 // How many workers `role` starts on this machine: one, a node's, or all of `up`.

@@ -12,7 +12,7 @@
 
 namespace baton {
 
-// Of one GPU, over all workers that share it. Bytes; each saturates.
+// One GPU, over all workers that share it. Bytes; each saturates.
 struct DeviceMemory {
   std::string device;  // "cuda:1"
   int64_t workers = 0;

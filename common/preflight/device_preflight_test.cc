@@ -73,7 +73,7 @@ TEST_F(DevicePreflightTest, RanksAndChainsAreCountedAsTheyAreStarted) {
       std::vector<int64_t>(10, kGib));
   ASSERT_EQ(report.device_memory.size(), 10u) << report.status();
   for (const int chain : {0, 4}) {
-    // Of the last stage rank 0 draws, in the host's memory; on their GPUs ranks are alike.
+    // Rank 0 of the last stage draws, in the host's memory; on their GPUs ranks are alike.
     EXPECT_EQ(report.device_memory[chain].total(), report.device_memory[chain + 1].total());
     EXPECT_EQ(report.device_memory[chain + 2].weights, report.device_memory[chain + 3].weights);
   }

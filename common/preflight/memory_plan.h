@@ -27,7 +27,7 @@ struct ProcessMemory {
   // "router", "prefill 0" or "colocated 0" (its stage), "prefill 0.1" (and rank), "decode".
   std::string name;
   int64_t count = 1;  // Processes of this kind.
-  // Of each of them, its number among the workers of this host (config::DealDevices).
+  // The number of each of them among the workers of this host (config::DealDevices).
   std::vector<int64_t> places;
   LayerRange layers;  // Empty for the router.
   int64_t weights = 0;

@@ -126,7 +126,7 @@ class Planner {
   PortPlan ports_;
   std::string host_;  // As the workers are told it.
   std::string listen_host_;
-  std::vector<std::string> devices_;  // Of each worker.
+  std::vector<std::string> devices_;  // One for each worker.
   NodePlan plan_;
 };
 

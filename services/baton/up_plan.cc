@@ -171,7 +171,7 @@ class Planner {
   const std::vector<std::string>& environment_;
   PortPlan ports_;
   std::string cluster_listen_host_;
-  std::vector<std::string> devices_;  // Of each worker.
+  std::vector<std::string> devices_;  // One for each worker.
   UpPlan plan_;
 };
 

@@ -87,7 +87,7 @@ void PrintGpus(const PreflightReport& report) {
   }
 }
 
-// Of all pools together.
+// Over all pools.
 int64_t KvPerToken(const PreflightReport& report) {
   if (report.device_memory.empty()) return report.memory->kv_per_token();
   int64_t bytes = 0;

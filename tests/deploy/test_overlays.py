@@ -103,6 +103,9 @@ def test_devices_of_the_gpu_overlay():
         resources = rendered.container(role)["resources"]
         assert resources["limits"]["rdma/ib"] == resources["requests"]["rdma/ib"] == 1
         assert resources["limits"]["nvidia.com/gpu"] == 1
+        [options] = [one["data"]["options.yaml"] for one in rendered.of("ConfigMap")
+                     if one["metadata"]["name"].startswith(f"baton-{role}-") and "options.yaml" in one["data"]]
+        assert 'executor: "torch"' in options and 'device: "cuda"' in options
         assert rendered.container(role)["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
     assert rendered.env("router")["BATON_API_KEY"]["secretKeyRef"]["name"] == "baton-api-key"
     assert rendered.get("Ingress", "baton-router")["spec"]["tls"][0]["secretName"] == "baton-tls"

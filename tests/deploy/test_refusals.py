@@ -48,6 +48,8 @@ RULES = {
                                   ["prefill.options.max_prefill_requests", "mode: colocated"]),
     "time between tokens of prefill": ({"prefill": {"options": {"target_itl_ms": 50}}},
                                        ["prefill.options.target_itl_ms", "mode: disaggregated"]),
+    "a GPU that is not reserved": ({"decode": {"options": {"executor": "torch", "device": "cuda"}}},
+                                   ["decode: options.device: cuda", "nvidia.com/gpu"]),
     "page sizes differ": ({"prefill": {"options": {"page_size": 32}}},
                           ["prefill.options.page_size: 32", "decode.options.page_size: 64"]),
     "chunk is no multiple of a page": ({"prefill": {"options": {"chunked_prefill_size": 100}}},

@@ -279,7 +279,7 @@ def test_a_rank_that_does_not_fit_is_refused_with_both_sides(one_chain, more, wo
     ("worker", ["--disaggregation-mode=decode", "--tp-size=2", "--tp-rank=2"], ["tp_rank", "tp_size = 2"]),
     ("worker", ["--disaggregation-mode=decode", "--tp-size=3"], ["tp_size", "does not divide the model's 4"]),
     ("up", ["--decode-tp-size=3"], ["decode_tp_size", "is 3, which does not divide the model's 4 attention heads"]),
-    ("up", ["--tp-size=2", "--executor=torch", "--device=cuda"], ["tp_size", "takes --device cpu, not cuda"]),
+    ("up", ["--tp-size=2", "--executor=torch", "--device=cuda:0"], ["tp_size", "cuda:0 is one for all"]),
     ("up", ["--decode-tp-size=2", "--executor=torch", "--device=cuda:0"], ["decode_tp_size", "cuda:0 is one for all"]),
 ])
 def test_ranks_that_cannot_be_are_refused_before_a_start(tiny_model, command, flags, words):

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -69,6 +70,9 @@ inline ExecutorOptions ParityOptions(const std::string& family, Backend backend,
   options.page_size = 16;
   options.page_count = 64;
   options.dtype = dtype;
+  // tools/gpu/session says it.
+  const char* const device = std::getenv("BATON_TEST_DEVICE");
+  if (backend == Backend::kTorch && device != nullptr) options.device = device;
   return options;
 }
 

@@ -21,7 +21,7 @@ struct Routes {
 struct ExpertRuns {
   at::Tensor rows;             // [rows * active] In the order of the experts' ids.
   at::Tensor shares;           // [rows * active, 1] float32
-  std::vector<int64_t> begin;  // Of each expert's run, and the end of the last.
+  std::vector<int64_t> begin;  // The first of each expert's run, and the end of the last.
 };
 
 // On a GPU the host waits for it, once.

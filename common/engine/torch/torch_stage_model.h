@@ -75,8 +75,9 @@ class TorchStageModel final : public StageModel {
   at::Tensor LatentAttention(const TorchStep& step, int layer, const TorchLayer& weights,
                              const at::Tensor& normed);
   at::Tensor InHalves(const at::Tensor& heads) const;
-  // Of queries, keys and values [tokens, heads or kv_heads, dim], whose KV is in the pages as well:
-  // [tokens, heads * value_dim]. With latent rows `value` is undefined, since keys begin with it.
+  // Takes queries, keys and values [tokens, heads or kv_heads, dim], whose KV is in the pages as
+  // well: [tokens, heads * value_dim]. With latent rows `value` is undefined, since keys begin with
+  // it.
   at::Tensor AttendAll(const TorchStep& step, int layer, const at::Tensor& query,
                        const at::Tensor& key, const at::Tensor& value) const;
   at::Tensor AttendChunkOf(const TorchStep::Chunk& chunk, int layer, const at::Tensor& query,

@@ -70,7 +70,7 @@ struct Places {
     bool edges = false;  // Whether some rows see only a part of it.
   };
   struct Group {
-    Numbers::Place begins, ends;  // Of each row.
+    Numbers::Place begins, ends;  // One for each row.
     std::vector<Block> blocks;
   };
   Numbers::Place tokens, page, slot, last, kv_heads, decode_rows;

@@ -23,7 +23,7 @@ struct TorchStep {
     int64_t row = 0;  // Its first in the batch.
     int64_t tokens = 0;
     int64_t prefix = 0;
-    at::Tensor pages;  // Of the prefix.
+    at::Tensor pages;  // The prefix's.
   };
   // The next pages of those of a group's rows that have any left: a part of them, from the first.
   struct DecodeBlock {
@@ -32,7 +32,7 @@ struct TorchStep {
   };
   // Rows that are computed together: as many as have room for a page each.
   struct DecodeGroup {
-    int64_t first = 0;  // Of decode_rows.
+    int64_t first = 0;  // Among decode_rows.
     int64_t rows = 0;
     std::vector<DecodeBlock> blocks;
   };
@@ -55,7 +55,7 @@ struct StepShape {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   int64_t window = 0;           // As in ChunkShape.
-  int64_t gather_elements = 0;  // Of keys, and of values, that decode rows gather at once.
+  int64_t gather_elements = 0;  // Keys, and values, that decode rows gather at once.
 };
 
 TorchStep PlanStep(const Batch& batch, const StepShape& shape, const Rotary& rotary,

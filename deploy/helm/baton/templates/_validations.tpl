@@ -5,7 +5,7 @@ What one value may be is values.schema.json's; whether a model fits a machine is
 
 {{- define "baton.validate" -}}
 {{- $broken := list -}}
-{{- range $rule := list "mode" "chain" "pages" "leases" "http" "drain" "model" "transfer" "scaling" "disruption" "front" "workload" "clusterSecurity" -}}
+{{- range $rule := list "mode" "chain" "pages" "leases" "http" "drain" "model" "devices" "transfer" "scaling" "disruption" "front" "workload" "clusterSecurity" -}}
 {{- range (include (printf "baton.validate.%s" $rule) $ | splitList "\n") -}}
 {{- with trim . -}}{{- $broken = append $broken . -}}{{- end -}}
 {{- end -}}
@@ -167,6 +167,23 @@ model.{{ $source }}.{{ $name }}: {{ index $model $source $name }} is set, and mo
 {{- end }}
 {{- if and (eq $model.source "ociVolume") (not (semverCompare ">=1.33.0-0" .Capabilities.KubeVersion.Version)) }}
 model.source: ociVolume needs Kubernetes 1.33 with the feature gate ImageVolume; this is {{ .Capabilities.KubeVersion.Version }}
+{{- end }}
+{{- end }}
+
+{{/* A worker on GPUs in a pod without one would never start. */}}
+{{- define "baton.validate.devices" -}}
+{{- range $role := (include "baton.workerRoles" $ | fromJson).roles }}
+{{- $own := index $.Values $role }}
+{{- $device := toString (dig "device" (dig "device" "cpu" $.Values.options) $own.options) }}
+{{- $gpus := false }}
+{{- range $name, $count := default dict $own.resources.limits }}
+{{- if hasSuffix "/gpu" $name }}
+{{- $gpus = true }}
+{{- end }}
+{{- end }}
+{{- if and (hasPrefix "cuda" $device) (not $gpus) }}
+{{ $role }}: options.device: {{ $device }} takes a GPU, and {{ $role }}.resources.limits reserves none (nvidia.com/gpu: 1)
+{{- end }}
 {{- end }}
 {{- end }}
 
