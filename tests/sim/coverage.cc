@@ -17,16 +17,11 @@ struct Excuse {
 };
 // Each with what would have to be simulated for it, or why it cannot happen.
 constexpr Excuse kExcuses[] = {
-    {"decode: a deadline passes while decoding", "the router's is the first; ending_test"},
-    {"decode: a deadline passes while waiting for pages", "the router's is the first; ending_test"},
-    {"decode: a deadline passes while ranks are granting", "a moment between two messages"},
-    {"decode: a follower's drain comes when its hold is over",
-     "a follower is lost with its link; ranks_test"},
-    {"decode: a request without a ticket gives way", "a moment between two messages; ranks_test"},
-    {"decode: a first token is outside the vocabulary", "few kernels go wrong so; ending_test"},
-    {"decode: a token is outside the vocabulary", "few kernels go wrong so; batch_test"},
-    {"decode: the oldest outcome is forgotten", "outcomes seldom wait for a stream; ending_test"},
-    {"decode: a drain hands back", "only several routers overfill a service; drain_test"},
+    {"planner: a drain hands back", "only several routers overfill a service; planner_grants_test"},
+    {"planner: a first token is outside the vocabulary",
+     "few kernels go wrong so; planner_grants_test"},
+    {"router: a retracted request waits for room",
+     "only decode services of older versions retract so; resume_test"},
     {"lease: refused as bad_commit", "no stage sends one; lease_table_test"},
     {"lease: refused as bad_length", "no stage sends one; lease_table_test"},
     {"lease: refused as bad_range", "no stage sends one; lease_table_test"},

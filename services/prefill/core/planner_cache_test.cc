@@ -218,16 +218,26 @@ TEST_F(CacheTest, WhatIsOpenedHasAChunkWhateverItsPrefixCosts) {
   limits.chunk_tokens = 32;
   Make(limits);
   ChainUp up{kEpoch, 1, 64};
-  up.known_costs = {{{.overhead_us = 1, .prefix_us = 100, .token_us = 1}, 0.1}};
+  const StageCost cost = {.overhead_us = 1, .prefix_us = 100, .token_us = 1};
+  up.known_costs = {{cost, 0.1}};
   Send(up);
+  const auto run = [&] {
+    const Plan plan = plans_.at(done_++);
+    PlanWork work;
+    for (const PlanItem& item : plan.items) work.Add(item.token_begin, item.token_count);
+    Send(StagePlanDone{0, kEpoch, {plan.number, static_cast<int64_t>(cost.Micros(work)), 1}});
+  };
   Start(1, Prompt(160));
-  RunOut(1);
+  while (done_ < plans_.size()) run();
+  Closed(0, 1);
   Start(2, Prompt(16, 1000));
   Start(3, Prompt(16, 2000));
   Start(4, Prompt(400));
-  Start(5, Prompt(40, 3000));
+  Ids shorter = Prompt(64);
+  shorter.resize(90, 5000);
+  Start(5, shorter);
   const size_t before = plans_.size();
-  while (plans_.size() == before) Done(0, ++done_);
+  while (plans_.size() == before) run();
   const Plan& plan = plans_.at(before);
   ASSERT_FALSE(plan.opens.empty());
   for (const PlanOpen& open : plan.opens) {
