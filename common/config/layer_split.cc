@@ -82,7 +82,7 @@ std::vector<int64_t> EvenestShares(const Times& until_us, double limit_us) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   constexpr double kRounding = 1e-9;
   const size_t layers = until_us.front().size() - 1;
-  std::vector<double> least(layers + 1, kNever);  // Of the stages so far, by their layers.
+  std::vector<double> least(layers + 1, kNever);  // For the stages so far, by their layers.
   least[0] = 0;
   std::vector<std::vector<size_t>> share(until_us.size(), std::vector<size_t>(layers + 1, 0));
   for (size_t stage = 0; stage < until_us.size(); ++stage) {
@@ -92,7 +92,7 @@ std::vector<int64_t> EvenestShares(const Times& until_us, double limit_us) {
       for (size_t begin = end; begin-- > stage;) {
         const double us = until[end] - until[begin];
         if (us > limit_us * (1 + kRounding)) break;
-        // Of equals the last, which has the largest share.
+        // The last of equals, which has the largest share.
         if (least[begin] + us * us > next[end] * (1 + kRounding)) continue;
         next[end] = least[begin] + us * us;
         share[stage][end] = end - begin;

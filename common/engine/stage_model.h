@@ -49,7 +49,7 @@ struct ExecutorOptions {
   Backend backend = Backend::kNative;
   std::string device = "cpu";  // With kTorch also "cuda" or "cuda:N".
   std::string model_path;      // A Hugging Face model directory.
-  int64_t context_tokens = 0;  // Of the longest text: see LoadModelConfig.
+  int64_t context_tokens = 0;  // The longest text's: see LoadModelConfig.
   // The layers to load; layer_end -1 means all up to the last. The stage with layer 0 also loads
   // the embeddings, the one with the last layer the final norm and the head.
   int layer_begin = 0;

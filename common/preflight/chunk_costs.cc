@@ -72,7 +72,7 @@ std::vector<std::vector<double>> LayerMicros(const v1::Options& options, const C
                                              int64_t context_tokens) {
   const auto stages = static_cast<size_t>(options.pp_size());
   std::vector<std::vector<double>> layer_us(stages);
-  std::vector<double> one_us;  // Of the layer before, too, if it is of the same kind.
+  std::vector<double> one_us;  // The layer before has the same, if it is of the same kind.
   for (int layer = 0; layer < static_cast<int>(layer_work.size()); ++layer) {
     const LayerRange alone = {layer, layer + 1};
     const bool same = layer > 0 && layer_work[static_cast<size_t>(layer)] ==

@@ -227,12 +227,11 @@ absl::Status ServeDecode(const v1::Options& options, ConnectGroup connect_group,
   own.kv_lease_ms = options.kv_lease_ms();
   worker::ClusterPeers peers;
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
-  BATON_ASSIGN_OR_RETURN(
-      const auto service,
-      decode::DecodeService::Create(
-          own, {&runtime.executor(), &runtime.data_plane(), &peers, &runtime.metrics(),
-                runtime.tracer(), &announce, std::move(connect_group), runtime.security(),
-                runtime.constraints()}));
+  BATON_ASSIGN_OR_RETURN(const auto service, decode::DecodeService::Create(
+                                                 own, {&runtime.executor(), &runtime.data_plane(),
+                                                       &peers, &runtime.metrics(), runtime.tracer(),
+                                                       &announce, std::move(connect_group),
+                                                       runtime.security(), runtime.constraints()}));
   const TensorRank rank = runtime.tensor_rank();
   const std::string of_ranks = rank.alone() ? ""
                                             : absl::StrCat("rank ", rank.rank, " of ", rank.size,

@@ -14,7 +14,7 @@ constexpr int kTileOutputs = 16;
 static_assert(kAmxPass == 2 * kTileRows);
 
 // Weights come from memory once for each kRowBlock rows, or memory would be slower than the tiles.
-// Of these rows, 1,024 inputs and 8 panels meet in the second-level cache: 1 MiB of x, 0.5 MiB of
+// With these rows 1,024 inputs and 8 panels meet in the second-level cache: 1 MiB of x, 0.5 MiB of
 // weights, 0.5 MiB of y.
 constexpr int kRowBlock = 512;
 constexpr int kInputBlock = 1024;
@@ -160,7 +160,7 @@ void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, in
 }
 
 // Rows [row_begin, row_end) of all `rows` by panels [panel_begin, panel_end), inputs [begin, end).
-// Of the weights that `next` begins for each panel, each pass asks for its part.
+// Each pass asks for its part of the weights that `next` begins for each panel.
 void Block(const AmxMatrix& w, const Bf16* x, int rows, int row_begin, int row_end, int panel_begin,
            int panel_end, int begin, int end, const char* next, size_t next_stride, float* y,
            size_t y_stride) {
