@@ -33,6 +33,7 @@ std::vector<int64_t> EvenShares(int64_t layers, int64_t pp_size) {
 // What differs by less than times are measured to does not count.
 void MakeEqual(std::vector<std::vector<double>>& layer_us) {
   std::vector<double> whole_us;
+  whole_us.reserve(layer_us.size());
   for (const std::vector<double>& stage : layer_us) {
     whole_us.push_back(std::accumulate(stage.begin(), stage.end(), 0.0));
   }

@@ -55,7 +55,7 @@ void DecodeShell::Reserve(prefill::Start start, std::shared_ptr<ReserveCall> cal
 }
 
 void DecodeShell::Open(uint64_t attempt_id, uint64_t generation,
-                       std::shared_ptr<worker::TokenStream> stream) {
+                       const std::shared_ptr<worker::TokenStream>& stream) {
   absl::StatusOr<TicketBook::Owed> owed = book_.Open(attempt_id, generation);
   if (!owed.ok()) {
     absl::Status status = owed.status();

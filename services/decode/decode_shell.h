@@ -32,7 +32,8 @@ class DecodeShell {
 
   // A checked reservation. `call` is answered exactly once.
   void Reserve(prefill::Start start, std::shared_ptr<ReserveCall> call);
-  void Open(uint64_t attempt_id, uint64_t generation, std::shared_ptr<worker::TokenStream> stream);
+  void Open(uint64_t attempt_id, uint64_t generation,
+            const std::shared_ptr<worker::TokenStream>& stream);
   void Abort(uint64_t attempt_id, const absl::Status& reason);
   // Only if the attempt still holds the ticket of that generation.
   void Release(uint64_t attempt_id, uint64_t generation);

@@ -130,6 +130,7 @@ int Main(int argc, char** argv) {
   for (const auto& [name, runs] : cases) {
     subject.Milliseconds(runs);
     std::vector<double> took;
+    took.reserve(static_cast<size_t>(rounds));
     for (int round = 0; round < rounds; ++round) took.push_back(subject.Milliseconds(runs));
     out[absl::StrCat(name, "_ms")] = Quantile(took, 0.5);
   }

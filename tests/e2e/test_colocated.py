@@ -342,7 +342,7 @@ def test_requests_that_give_way_get_the_same_text(tiny_model, tmp_path, oracle, 
 
 def test_a_higher_priority_overtakes_what_waits(tiny_model, tmp_path):
     flags = ["--page-size", 16, "--kv-cache-tokens", 2048, "--max-running-requests", 1,
-             "--failpoints", "prefill.compute=delay:20"]
+             "--failpoints", "prefill.compute=delay:60"]
     with colocated_cluster(tiny_model, tmp_path, 1, flags=flags) as cluster:
         ended = []
 
@@ -350,12 +350,15 @@ def test_a_higher_priority_overtakes_what_waits(tiny_model, tmp_path):
             text_of(cluster, max_tokens=10, priority=priority)
             ended.append(name)
 
+        def taken():
+            return sum(cluster.metric("router", f"baton_requests_{state}") for state in ("running", "waiting"))
+
         threads = []
         # The chain has the first two by the time that the others come.
         for name, priority in (("first", 0), ("second", 0), ("late", -1), ("usual", 0), ("soon", 3)):
             threads.append(threading.Thread(target=run, args=(name, priority)))
             threads[-1].start()
-            time.sleep(0.03)
+            clusters.wait_until(lambda: taken() + len(ended) == len(threads), 5, "the request to be taken")
         for thread in threads:
             thread.join()
         assert ended == ["first", "second", "soon", "usual", "late"]

@@ -29,6 +29,7 @@ TEST(WritersTest, CoverEveryLayerOnce) {
       {{-1, 6}}, {{0, 6}, {0, 6}}, {{0, 0}, {0, 6}}, {{0, 2}, {2, 2}, {2, 6}}};
   for (const auto& ranges : bad_covers) {
     std::vector<KvWriter> writers;
+    writers.reserve(ranges.size());
     for (const LayerRange& range : ranges) writers.push_back({{"p", 1}, range});
     EXPECT_EQ(FieldOf(Check(writers)), "writers");
   }

@@ -86,7 +86,7 @@ bool ChainPlanner::State::GrantNext(int64_t now_us) {
   request.closed.assign(done.size() * static_cast<size_t>(ranks), true);
   request.computed_tokens = 0;
   reused_pages_total += static_cast<uint64_t>(request.prefix.pages);
-  Grant& grant = request.grant.emplace();
+  Grant& grant = request.grant.emplace(Grant{});
   grant.slot = free_slots.front();
   free_slots.pop_front();
   grant.generation = ++last_generation;
