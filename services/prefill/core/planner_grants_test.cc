@@ -65,7 +65,7 @@ class GrantsTest : public DecodingTest {
     Send(KvHeard{rank, KvDrained{ticket.slot, ticket.generation}});
   }
   Ticket Decoding1(const StartRequested& request) {
-    const Ticket ticket = Reserve(request);
+    Ticket ticket = Reserve(request);
     Commit(ticket);
     Drain(ticket);
     return ticket;
