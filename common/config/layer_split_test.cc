@@ -65,6 +65,7 @@ TEST(LayerSplitTest, Refuses) {
 // So many layers that take a stage the same.
 std::vector<std::vector<double>> Alike(int64_t layers, const std::vector<double>& layer_us) {
   std::vector<std::vector<double>> all;
+  all.reserve(layer_us.size());
   for (const double us : layer_us) all.emplace_back(static_cast<size_t>(layers), us);
   return all;
 }

@@ -313,6 +313,7 @@ std::vector<double> ModelConfig::LayerWork() const {
   ModelConfig active = *this;
   active.experts.held = experts.active;
   std::vector<double> work;
+  work.reserve(static_cast<size_t>(num_hidden_layers));
   for (int layer = 0; layer < num_hidden_layers; ++layer) {
     work.push_back(static_cast<double>(active.LayerParameters(layer, layer + 1)));
   }

@@ -162,7 +162,8 @@ void SimulatedDecode::BeginCompute() {
   done.compute_us = steps_.NextMicros(step);
   ++record_.steps;
   record_.busy_us += done.compute_us;
-  time_.At(time_.now_us() + done.compute_us, [this, done = std::move(done)] {
+  const int64_t at_us = time_.now_us() + done.compute_us;
+  time_.At(at_us, [this, done = std::move(done)] {
     submitted_.pop_front();
     if (!submitted_.empty()) BeginCompute();
     HandleStage(done);
