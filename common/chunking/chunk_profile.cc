@@ -1,7 +1,6 @@
 #include "common/chunking/chunk_profile.h"
 
 #include <cstddef>
-#include <numeric>
 #include <optional>
 
 #include "absl/strings/numbers.h"
@@ -99,10 +98,6 @@ std::vector<StageCost> ChunkProfile::CostsOf(const std::vector<LayerRange>& spli
                                WorkOf(layer_work, split[stage]) / WorkOf(layer_work, then)));
   }
   return costs;
-}
-
-double WorkOf(const std::vector<double>& layer_work, LayerRange range) {
-  return std::accumulate(layer_work.begin() + range.begin, layer_work.begin() + range.end, 0.0);
 }
 
 absl::StatusOr<ChunkProfile> ParseChunkProfile(std::string_view text, const std::string& file) {

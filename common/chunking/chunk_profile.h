@@ -64,9 +64,6 @@ struct ChunkProfile {
                                  const std::vector<double>& layer_work) const;
 };
 
-// What the layers of `range` compute together.
-double WorkOf(const std::vector<double>& layer_work, LayerRange range);
-
 // INVALID_ARGUMENT names `file`, the line and the field.
 absl::StatusOr<ChunkProfile> ParseChunkProfile(std::string_view text, const std::string& file);
 // The text that ParseChunkProfile reads.

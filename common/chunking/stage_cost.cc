@@ -1,6 +1,7 @@
 #include "common/chunking/stage_cost.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -34,13 +35,7 @@ double StageCost::Micros(const PlanWork& work) const {
          attention_us * work.pairs;
 }
 
-StageCost StageCost::Times(double factor) const {
-  return {.overhead_us = factor * overhead_us,
-          .prefix_us = factor * prefix_us,
-          .token_us = factor * token_us,
-          .attention_us = factor * attention_us,
-          .floor_tokens = floor_tokens};
-}
+StageCost StageCost::Times(double factor) const { return OfLayers(factor, factor); }
 
 StageCost StageCost::OfLayers(double layers, double work) const {
   return {.overhead_us = work * overhead_us,
@@ -64,6 +59,10 @@ absl::Status StageCost::Check() const {
   }
   if (token_us > 0 || attention_us > 0) return absl::OkStatus();
   return absl::InvalidArgumentError("token_us and attention_us are zero: tokens cost nothing");
+}
+
+double WorkOf(const std::vector<double>& layer_work, LayerRange range) {
+  return std::accumulate(layer_work.begin() + range.begin, layer_work.begin() + range.end, 0.0);
 }
 
 double SlowestMicros(const std::vector<StageCost>& stages, int prefix_length, int tokens) {

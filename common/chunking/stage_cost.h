@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/json/json_section.h"
+#include "common/types/kv_layout.h"
 
 namespace baton {
 
@@ -51,6 +52,9 @@ struct StageCost {
 
   friend bool operator==(const StageCost&, const StageCost&) = default;
 };
+
+// What the layers of `range` compute together, of what each does.
+double WorkOf(const std::vector<double>& layer_work, LayerRange range);
 
 // The time of the slowest stage. `stages` is not empty.
 double SlowestMicros(const std::vector<StageCost>& stages, int prefix_length, int tokens);

@@ -79,10 +79,9 @@ std::vector<std::vector<double>> LayerMicros(const v1::Options& options, const C
                                        layer_work[static_cast<size_t>(layer) - 1];
     if (!same) {
       const std::vector<LayerRange> each(stages, alone);
-      std::vector<StageCost> one = costs.profile ? costs.profile->CostsOf(each, layer_work)
-                                                 : std::vector(stages, played->OfStage(alone));
-      // What a stage takes whatever its layers moves none of them.
-      for (StageCost& cost : one) cost.overhead_us -= costs.profile ? 0 : played->stage_overhead_us;
+      const std::vector<StageCost> one = costs.profile
+                                             ? costs.profile->CostsOf(each, layer_work)
+                                             : std::vector(stages, played->OfLayers(alone));
       one_us = BusyMicros(options, one, context_tokens);
     }
     for (size_t stage = 0; stage < stages; ++stage) layer_us[stage].push_back(one_us[stage]);

@@ -2,12 +2,9 @@
 // beside Baton's kernels: the shape of Qwen3-0.6B with random weights, one thread, batch 1. Steps
 // of both take turns, so that both meet the same machine. Prints progress for people on standard
 // error and a flat JSON object.
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -20,6 +17,7 @@
 #include "common/engine/stage_model.h"
 #include "common/model/make_model.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/made_model.h"
 #include "tests/bench/quantiles.h"
 
 namespace baton {
@@ -45,28 +43,6 @@ RandomModelOptions Shape() {
   model.tie_word_embeddings = true;
   model.dtype = DType::kBF16;
   return model;
-}
-
-// A directory that goes with its owner.
-struct TemporaryModel {
-  TemporaryModel()
-      : path(fs::temp_directory_path() / absl::StrCat("baton_dtype_bench_", getpid())) {
-    const absl::Status made = MakeRandomModel(path.string(), Shape());
-    BATON_CHECK(made.ok()) << made;
-  }
-  ~TemporaryModel() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  const fs::path path;
-};
-
-int64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t size = 0;
-  int64_t resident = 0;
-  statm >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
 }
 
 class Subject {
@@ -146,14 +122,14 @@ void CompareTorch(const fs::path& model, Subject& narrow, Subject& wide, Json& o
 
 int Main() {
   std::fprintf(stderr, "making a model of 0.6B parameters\n");
-  const TemporaryModel model;
-  const auto file_bytes = static_cast<double>(fs::file_size(model.path / "model.safetensors"));
-  Subject narrow(model.path, std::nullopt);  // --dtype auto
-  Subject wide(model.path, ElementType::kFloat32);
+  const MadeModel model(Shape());
+  const double file_bytes = model.file_bytes();
+  Subject narrow(model.path(), std::nullopt);  // --dtype auto
+  Subject wide(model.path(), ElementType::kFloat32);
   Json out;
   Compare("decode", kRounds, out, &Subject::DecodeMs, narrow, wide);
   Compare("prefill", kPrefillRounds, out, &Subject::PrefillMs, narrow, wide);
-  CompareTorch(model.path, narrow, wide, out);
+  CompareTorch(model.path(), narrow, wide, out);
   out["bf16_memory"] = static_cast<double>(narrow.resident_bytes()) / file_bytes;
   out["float32_memory"] = static_cast<double>(wide.resident_bytes()) / file_bytes;
   out["model_file_mib"] = file_bytes / kMib;

@@ -2,16 +2,12 @@
 // fastest instructions, decode steps beside the rate at which it reads memory. Random weights of
 // the real shapes, one layer each. Argument: threads. Prints progress for people on standard error
 // and a flat JSON object.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -29,12 +25,12 @@
 #include "common/engine/testing/instruction_peaks.h"
 #include "common/model/make_model.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/made_model.h"
 #include "tests/bench/quantiles.h"
 
 namespace baton {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr double kGiga = 1e9;
@@ -111,26 +107,16 @@ double ReadBytesPerSecond(int threads) {
   return static_cast<double>(kWords * sizeof(uint64_t)) / took;
 }
 
-int64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t size = 0;
-  int64_t resident = 0;
-  statm >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
 // A loaded model, whose files are gone again.
 class Layers {
  public:
   Layers(const RandomModelOptions& shape, int threads, int tokens) {
-    const fs::path path = fs::temp_directory_path() / absl::StrCat("baton_layers_bench_", getpid());
-    const absl::Status made = MakeRandomModel(path.string(), shape);
-    BATON_CHECK(made.ok()) << made;
-    file_bytes_ = static_cast<double>(fs::file_size(path / "model.safetensors"));
+    const MadeModel made(shape);
+    file_bytes_ = made.file_bytes();
     const int64_t before = ResidentBytes();
     ExecutorOptions options;
     options.numerics = CpuNumerics::kAuto;  // As users have it.
-    options.model_path = path.string();
+    options.model_path = made.path().string();
     options.page_size = kPageTokens;
     options.page_count = tokens / kPageTokens + 1;
     options.threads = threads;
@@ -140,15 +126,13 @@ class Layers {
     resident_bytes_ = static_cast<double>(ResidentBytes() - before);
     pages_.resize(static_cast<size_t>(options.page_count));
     std::iota(pages_.begin(), pages_.end(), 0);
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
   }
 
   double file_bytes() const { return file_bytes_; }
   double resident_bytes() const { return resident_bytes_; }
   const ModelConfig& config() const { return model_->config(); }
 
-  // Of a step with so many tokens of each of so many sequences, all on the same pages.
+  // A step takes so long with so many tokens for each of so many sequences, all on the same pages.
   double StepSeconds(int rounds, int sequences, int tokens, int prefix) {
     std::vector<std::vector<int32_t>> ids;
     for (int i = 0; i < sequences; ++i) {

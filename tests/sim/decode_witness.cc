@@ -179,7 +179,7 @@ void DecodeWitness::See(const prefill::GrantKv& action) {
                std::pair(two.second.begun(), two.second.order);
       });
   if (oldest == sessions_.end() || oldest->second.begun()) {
-    return world_.Violate(self_.id + ": a grant for nobody");
+    return world_.Violate(self_.id + ": a grant without a request");
   }
   const uint64_t attempt_id = oldest->first;
   Session& session = oldest->second;

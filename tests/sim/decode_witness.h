@@ -39,7 +39,7 @@ class DecodeWitness {
   struct Session {
     const Oracle::Sequence* sequence = nullptr;
     prefill::StartRequested request;
-    uint64_t order = 0;       // Of arrival.
+    uint64_t order = 0;       // In which they came.
     uint64_t generation = 0;  // 0: never granted.
     bool ticket = false;
     bool opened = false;  // Holds pages.

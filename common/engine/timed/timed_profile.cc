@@ -78,31 +78,32 @@ absl::Status ReadNoise(JsonSection noise, TimedProfile& profile) {
   return noise.status();
 }
 
-// The part of all layers' work that these do, where a dense layer does `dense` times another's. If
-// all layers are dense and do none, there is none to share.
-double WorkShare(const TimedProfile& profile, LayerRange stage, double dense) {
-  const auto work_of = [&](LayerRange range) {
-    const int first = std::clamp(profile.dense_layers - range.begin, 0, range.size());
-    return dense * first + (range.size() - first);
-  };
-  const double whole = work_of({0, profile.layers});
-  return whole == 0 ? 0 : work_of(stage) / whole;
+// How much each layer does, where a dense one does `dense` times another's.
+std::vector<double> WorkByLayer(const TimedProfile& profile, double dense) {
+  std::vector<double> work(static_cast<size_t>(profile.layers), 1.0);
+  std::fill_n(work.begin(), profile.dense_layers, dense);
+  return work;
+}
+
+// The part of all layers' work that these do; 0 if there is none.
+double WorkShare(const std::vector<double>& work, LayerRange some) {
+  const double whole = WorkOf(work, {0, static_cast<int>(work.size())});
+  return whole == 0 ? 0 : WorkOf(work, some) / whole;
 }
 
 }  // namespace
 
+StageCost TimedProfile::OfLayers(LayerRange some) const {
+  return prefill.OfLayers(static_cast<double>(some.size()) / layers, WorkShare(LayerWork(), some));
+}
+
 StageCost TimedProfile::OfStage(LayerRange stage_layers) const {
-  StageCost cost = prefill.OfLayers(static_cast<double>(stage_layers.size()) / layers,
-                                    WorkShare(*this, stage_layers, dense_prefill));
+  StageCost cost = OfLayers(stage_layers);
   cost.overhead_us += stage_overhead_us;
   return cost;
 }
 
-std::vector<double> TimedProfile::LayerWork() const {
-  std::vector<double> work(static_cast<size_t>(layers), 1.0);
-  std::fill_n(work.begin(), dense_layers, dense_prefill);
-  return work;
-}
+std::vector<double> TimedProfile::LayerWork() const { return WorkByLayer(*this, dense_prefill); }
 
 ModelConfig TimedProfile::Apply(ModelConfig config) const {
   config.num_hidden_layers = layers;
@@ -164,7 +165,7 @@ absl::StatusOr<ModelConfig> LoadPlayedModelConfig(const std::string& model_path,
 
 TimedSteps::TimedSteps(const TimedProfile& profile, LayerRange layers)
     : share_(static_cast<double>(layers.size()) / profile.layers),
-      work_(WorkShare(profile, layers, profile.dense_decode)),
+      work_(WorkShare(WorkByLayer(profile, profile.dense_decode), layers)),
       prefill_(profile.OfStage(layers)),
       decode_(profile.decode),
       noise_relative_(profile.noise_relative),

@@ -49,6 +49,8 @@ struct TimedProfile {
   uint64_t noise_seed = 1;
   uint64_t text_hash = 0;  // The file's hash.
 
+  // What these layers take of `prefill`; and a stage that holds them.
+  StageCost OfLayers(LayerRange some) const;
   StageCost OfStage(LayerRange stage_layers) const;
   // As ModelConfig::LayerWork, of prefill.
   std::vector<double> LayerWork() const;

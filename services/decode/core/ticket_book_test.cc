@@ -64,7 +64,7 @@ TEST_F(TicketBookTest, AStreamThatDoesNotComeEndsTheRequest) {
   EXPECT_TRUE(book_.Expire(kLeaseUs - 1).empty());
   EXPECT_EQ(book_.Expire(kLeaseUs), std::vector<uint64_t>{1});
   EXPECT_TRUE(book_.Expire(kLeaseUs).empty()) << "once";
-  EXPECT_EQ(book_.End(1, book_.TooLate()), TicketBook::EndFor::kLater) << "nobody listens";
+  EXPECT_EQ(book_.End(1, book_.TooLate()), TicketBook::EndFor::kLater) << "no stream is open";
   EXPECT_FALSE(book_.Holds(1));
   EXPECT_TRUE(book_.Open(2, 20).ok());
   EXPECT_EQ(book_.NextDeadlineUs(), kNeverUs);

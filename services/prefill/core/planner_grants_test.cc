@@ -299,7 +299,7 @@ TEST_F(GrowingGrantsTest, ATextThatGivesWayIsReadHere) {
     if (!plans_.back().aborts.empty() && done_ == plans_.size()) break;
     Closed(0, 2);
   }
-  EXPECT_TRUE(finished_.empty()) << "nobody is told";
+  EXPECT_TRUE(finished_.empty()) << "its caller has gone";
   while (finished_.empty()) Step();
   EXPECT_EQ(finished_[0].attempt_id, 1u);
   while (done_ < plans_.size()) Step();
@@ -383,7 +383,7 @@ TEST_F(GrantsTest, ATicketWaitsForEveryRank) {
   EXPECT_EQ(used(), 0);
 }
 
-// Nobody has its ticket, so nobody reads its prompt: it is granted pages again.
+// Its ticket is not handed out, so no chain reads its prompt: it is granted pages again.
 TEST_F(GrowingGrantsTest, AGrantWithoutATicketIsGrantedAgain) {
   Up(3, 2);
   Send(Request(1, 15, 20));
