@@ -142,7 +142,12 @@ absl::StatusOr<std::unique_ptr<DecodeService>> DecodeService::Create(const Decod
   };
   BATON_ASSIGN_OR_RETURN(service->chain_, prefill::PrefillService::Create(
                                               ChainOptionsOf(options, *parts.executor), chain));
-  BATON_RETURN_IF_ERROR(service->kv_->Start());
+  if (absl::Status status = service->kv_->Start(); !status.ok()) {
+    service->chain_->Stop();
+    // Waits for the data thread, which may still have tasks of the stage that has just ended.
+    parts.data_plane->Unregister(MessageKind::kActivations);
+    return status;
+  }
   return service;
 }
 
