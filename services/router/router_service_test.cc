@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
@@ -89,6 +90,32 @@ TEST_F(RouterServiceTest, AFullMailboxLosesNothingOfAnAnswer) {
     EXPECT_EQ(answer.token_ids, hello_) << message;
   }
   ASSERT_TRUE(ArmFailpoints("").ok());
+}
+
+// gRPC holds 64 KiB for a client that does not read; what comes then waits at the router.
+TEST_F(RouterServiceTest, AClientThatReadsLateGetsSeveralTokensInOneMessage) {
+  const std::vector<int32_t> tokens(900, hello_[0]);
+  JoinPair({}, {.tokens = tokens});
+  v1::GenerateRequest request = Request(std::string(120, 'x'));
+  request.mutable_sampling()->set_max_tokens(900);
+  grpc::ClientContext context;
+  auto reader = inference_->Generate(&context, request);
+  std::string told;
+  while (!absl::StrContains(told, "} 900\n")) {
+    told = router_->gateway().ScrapeMetrics();
+    told = told.substr(told.find("\nbaton_generation_tokens_total{"));
+    told = told.substr(0, told.find('\n', 1) + 1);
+  }
+  int messages = 0;
+  std::vector<int32_t> read;
+  for (v1::GenerateResponse message; reader->Read(&message);) {
+    messages += message.has_tokens() ? 1 : 0;
+    read.insert(read.end(), message.tokens().token_ids().begin(),
+                message.tokens().token_ids().end());
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(read, tokens);
+  EXPECT_LT(messages, 900);
 }
 
 TEST_F(RouterServiceTest, ADecodeThatFailsInMidStreamIsNamed) {

@@ -7,6 +7,7 @@ resume_*: real processes, models/austen: 50 streams, one text after the other's 
 services is killed and started again, after 50 ends of texts each. failed: requests that ended with an error; wrong:
 that were told another text than without kills; resumes: how often a text went on elsewhere.
 fairness: what another tenant's flood costs (fairness.py): the 99th percentile of times to first token over that alone.
+relay, relay_http: what the router takes of a processor for a token, beside gRPC alone (relay.py).
 """
 
 import concurrent.futures
@@ -18,6 +19,7 @@ import tempfile
 import threading
 
 from fairness import measure_fairness
+from relay import measure_relay
 from simulation import PROFILES, ROOT, first_token_us, simulate
 
 sys.path.insert(0, str(ROOT / "tools" / "cluster"))
@@ -112,6 +114,7 @@ def main():
         flat[f"cost_gain_{policy}"] = round(means["cost"] / means[policy], 3)
     measure_resumes(flat)
     measure_fairness(flat)
+    measure_relay(flat)
     print(json.dumps(flat))
     return 0
 

@@ -11,6 +11,15 @@ namespace {
 
 grpc::Status Cancelled() { return {grpc::StatusCode::CANCELLED, "the client cancelled the call"}; }
 
+// A client that reads slower than tokens come gets several in one message.
+void Join(v1::TokenChunk next, v1::TokenChunk& chunk) {
+  chunk.mutable_text()->append(next.text());
+  chunk.mutable_token_ids()->MergeFrom(next.token_ids());
+  for (v1::TokenLogprobs& logprobs : *next.mutable_logprobs()) {
+    *chunk.add_logprobs() = std::move(logprobs);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<GenerateStream> GenerateStream::Open(Gateway& gateway) {
@@ -64,6 +73,11 @@ void GenerateStream::OnError(absl::Status status) { End(rpc::ToGrpc(status)); }
 void GenerateStream::Enqueue(v1::GenerateResponse message) {
   MutexLock lock(&mutex_);
   if (cancelled_) return;
+  // The first of the queue is gRPC's while it is being written.
+  const size_t written = writing_ ? 1 : 0;
+  if (message.has_tokens() && queue_.size() > written && queue_.back().has_tokens()) {
+    return Join(std::move(*message.mutable_tokens()), *queue_.back().mutable_tokens());
+  }
   message.set_request_id(request_id_);
   queue_.push_back(std::move(message));
   Advance();

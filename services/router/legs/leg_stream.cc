@@ -44,7 +44,7 @@ std::shared_ptr<LegStream> LegStream::Start(std::shared_ptr<WorkerStubs> worker,
     const auto& prompt = std::get<v1::StartRequest>(stream->request_);
     stream->worker_->prefill->async()->Generate(&context, &prompt, stream.get());
   }
-  // Reads are started from the loop, outside of reactions: the hold keeps the call from ending
+  // Some reads are started from the loop, outside of reactions: the hold keeps the call from ending
   // between a read and the next. The read that fails gives it back.
   stream->AddHold();
   stream->StartRead(&stream->message_);
@@ -59,18 +59,40 @@ LegStream::LegStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& trac
       request_(std::move(request)),
       callbacks_(std::move(callbacks)) {}
 
-bool LegStream::TellMessage() {
-  if (message_.has_prompt() && callbacks_.on_prompt != nullptr) {
-    return callbacks_.on_prompt(std::move(*message_.mutable_prompt()));
-  }
-  return callbacks_.on_message(MessageOf(message_));
-}
-
 void LegStream::OnReadDone(bool ok) {
   if (!ok) return RemoveHold();
-  if (TellMessage()) return;
-  Cancel();
-  StartRead(&message_);
+  bool first = false;
+  bool paused = false;
+  {
+    MutexLock lock(&mutex_);
+    first = unheard_.empty();
+    unheard_.push_back(std::move(message_));
+    paused = paused_ = unheard_.size() >= kReadAhead;
+  }
+  if (first && !callbacks_.post([stream = self_] { stream->TellUnheard(); })) {
+    Cancel();
+    MutexLock lock(&mutex_);
+    unheard_.clear();
+  }
+  if (!paused) StartRead(&message_);
+}
+
+void LegStream::TellUnheard() {
+  std::vector<v1::DecodeGenerateResponse> messages;
+  bool paused = false;
+  {
+    MutexLock lock(&mutex_);
+    messages.swap(unheard_);
+    paused = std::exchange(paused_, false);
+  }
+  for (v1::DecodeGenerateResponse& message : messages) {
+    if (message.has_prompt() && callbacks_.on_prompt != nullptr) {
+      callbacks_.on_prompt(std::move(*message.mutable_prompt()));
+    } else {
+      callbacks_.on_message(MessageOf(message));
+    }
+  }
+  if (paused) StartRead(&message_);
 }
 
 void LegStream::OnDone(const grpc::Status& status) {

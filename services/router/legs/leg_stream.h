@@ -9,8 +9,11 @@
 #include <functional>
 #include <memory>
 #include <variant>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "common/base/sync.h"
 #include "common/rpc/call_tracker.h"
 #include "common/tracing/trace_context.h"
 #include "proto/baton/v1/common.pb.h"
@@ -21,20 +24,23 @@
 
 namespace baton::router {
 
-// Reads one message at a time: the next one only after the loop has handled the last, so that a
-// fast worker can't fill the loop's mailbox.
+// Reads ahead of the loop by kReadAhead messages at most, so that neither thread has to wake the
+// other for each token (rejected: the next read only after the loop has handled the last message).
+// At most one task of a stream waits in the loop's mailbox: a fast worker can't fill it.
 class LegStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
  public:
   // To a decode service, or to a colocated chain.
   using Request = std::variant<v1::DecodeGenerateRequest, v1::StartRequest>;
 
-  // Called on gRPC's threads, one at a time. After a message the reader must call Continue exactly
-  // once; false from one of the first two means that it never will (the loop has stopped).
   struct Callbacks {
-    std::function<bool(StreamMessage message)> on_message;
-    // What a colocated chain tells of the prompt. Null: a stream that does is malformed.
-    std::function<bool(v1::StartResponse prompt)> on_prompt;
-    // The call's end, the last callback.
+    // Runs a task on the loop, in order; false: it has stopped. Called on gRPC's threads.
+    std::function<bool(std::function<void()> task)> post;
+    // On the loop, each message in order.
+    std::function<void(StreamMessage message)> on_message;
+    // On the loop: what a colocated chain tells of the prompt. Null: a stream that does is
+    // malformed.
+    std::function<void(v1::StartResponse prompt)> on_prompt;
+    // The call's end, on one of gRPC's threads. All messages have been posted by then.
     std::function<void(const absl::Status& status)> on_end;
   };
 
@@ -46,11 +52,12 @@ class LegStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
   LegStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker, Request request,
             Callbacks callbacks);
 
-  void Continue() { StartRead(&message_); }
   void Cancel() { context_->TryCancel(); }
 
  private:
-  bool TellMessage();
+  static constexpr size_t kReadAhead = 16;
+
+  void TellUnheard();  // On the loop.
   void OnReadDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
 
@@ -58,8 +65,11 @@ class LegStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
   const std::shared_ptr<WorkerStubs> worker_;
   const Request request_;
   Callbacks callbacks_;
-  v1::DecodeGenerateResponse message_;
+  v1::DecodeGenerateResponse message_;  // The reader's.
   std::shared_ptr<LegStream> self_;
+  Mutex mutex_;
+  std::vector<v1::DecodeGenerateResponse> unheard_ ABSL_GUARDED_BY(mutex_);
+  bool paused_ ABSL_GUARDED_BY(mutex_) = false;  // The next read is the loop's to start.
 };
 
 }  // namespace baton::router

@@ -225,21 +225,14 @@ void Legs::Stream(const BeginCall& begin, LegStream::Request request,
                   const tracing::TraceContext& trace,
                   std::optional<std::vector<int32_t>> expected) {
   const uint64_t attempt_id = begin.attempt_id;
-  // The stream is known only once it has started; the loop has handed the handle on by the time
-  // that it runs the first posted event.
-  auto handle = std::make_shared<std::weak_ptr<LegStream>>();
-  // One at a time for each stream, so a full mailbox has room for it; dropped, a stream that has
-  // ended well would look as if its worker had never finished it.
-  const auto post = [this, handle](auto change) {
-    return loop_.PostCompletion([this, handle, change = std::move(change)]() mutable {
-      Change([&](auto& actions) { change(actions); });
-      if (const auto stream = handle->lock()) stream->Continue();
-    });
-  };
   LegStream::Callbacks callbacks;
-  callbacks.on_message = [this, attempt_id, post](StreamMessage message) {
-    return post([this, attempt_id, message = std::move(message)](auto& actions) {
-      const absl::Status injected = Failpoint("router.token");
+  // Dropped, a stream that has ended well would look as if its worker had never finished it.
+  callbacks.post = [this](std::function<void()> task) {
+    return loop_.PostCompletion(std::move(task));
+  };
+  callbacks.on_message = [this, attempt_id](const StreamMessage& message) {
+    const absl::Status injected = Failpoint("router.token");
+    Change([&](auto& actions) {
       if (injected.ok()) {
         core_.StreamSaid(attempt_id, message, actions);
       } else {
@@ -248,10 +241,10 @@ void Legs::Stream(const BeginCall& begin, LegStream::Request request,
     });
   };
   if (expected.has_value()) {
-    callbacks.on_prompt = [this, attempt_id, post,
+    callbacks.on_prompt = [this, attempt_id,
                            expected = *std::move(expected)](v1::StartResponse prompt) {
-      return post([this, attempt_id, expected, prompt = std::move(prompt)](auto& actions) mutable {
-        callbacks_.on_report(attempt_id, std::move(*prompt.mutable_report()));
+      callbacks_.on_report(attempt_id, std::move(*prompt.mutable_report()));
+      Change([&](auto& actions) {
         core_.PromptTold(attempt_id, TokensOf(prompt), expected, actions);
       });
     };
@@ -264,7 +257,6 @@ void Legs::Stream(const BeginCall& begin, LegStream::Request request,
   const auto stream =
       LegStream::Start(channels_.Get(begin.worker, begin.address), tracker_, std::move(request),
                        CallDeadline(begin.give_up_us), trace, std::move(callbacks));
-  *handle = stream;
   cancels_[{attempt_id, begin.call}] = [stream] { stream->Cancel(); };
 }
 
