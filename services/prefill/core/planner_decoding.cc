@@ -20,6 +20,9 @@ namespace {
 // How much of a prompt goes beside decode steps while it is not known what it costs.
 constexpr int kPagesOfUnknownCost = 2;
 
+// How much longer than with one page a plan may take where no time is enough.
+constexpr double kLeastOverAPage = 1.5;
+
 }  // namespace
 
 int ChainPlanner::State::TokenLimitOf(const StartRequested& event) const {
@@ -92,13 +95,19 @@ double ChainPlanner::State::AheadMicros() const {
   return micros;
 }
 
+// On the stage that takes longest. Costs are known.
+double ChainPlanner::State::MicrosOf(const PlanWork& work) const {
+  double micros = 0;
+  for (const StageCost& cost : costs) micros = std::max(micros, cost.Micros(work));
+  return micros;
+}
+
 // How many pages behind the prefix no stage is predicted to take longer for, with the plan's rows.
 int ChainPlanner::State::PagesWithin(double micros, int prefix_length, int most) const {
   const auto fits = [&](int pages) {
     PlanWork work = row_work;
     work.Add(prefix_length, pages * limits.page_size);
-    return std::all_of(costs.begin(), costs.end(),
-                       [&](const StageCost& cost) { return cost.Micros(work) <= micros; });
+    return MicrosOf(work) <= micros;
   };
   int fitting = 0;
   int above = most + 1;
@@ -110,9 +119,10 @@ int ChainPlanner::State::PagesWithin(double micros, int prefix_length, int most)
 }
 
 // At most `tokens` of the prompt that leads, in whole pages: as many as the time allows that the
-// plan may take. Where not even one fits, every second plan has one all the same. So has one behind
-// which nothing else would begin. A plan without rows waits for stage 0 instead, if it would have
-// to be smaller for what is ahead of it.
+// plan may take. Where that is little beside what any chunk costs, plans take somewhat longer than
+// one with a page would, and every second one has rows alone: prompts would hardly get on by pages,
+// and the rows wait for about as long. A plan without rows waits for stage 0, if it would have to
+// be smaller for what is ahead of it.
 int ChainPlanner::State::BoundByTime(int prefix_length, int tokens) const {
   double micros = limits.target_itl_us > 0 && row_work.tokens > 0
                       ? static_cast<double>(limits.target_itl_us)
@@ -124,14 +134,15 @@ int ChainPlanner::State::BoundByTime(int prefix_length, int tokens) const {
   if (costs.empty()) {
     return ahead ? 0 : std::min(tokens, kPagesOfUnknownCost * limits.page_size);
   }
+  PlanWork page = row_work;
+  page.Add(prefix_length, limits.page_size);
+  const double least = kLeastOverAPage * MicrosOf(page);
+  if (micros < least && chunks_before && row_work.tokens > 0) return 0;
+  micros = std::max(micros, least);
   const int most = PagesFor(std::min(tokens, limits.max_context_tokens));
   const int fitting = PagesWithin(micros, prefix_length, most);
-  if (ahead && PagesWithin(micros - AheadMicros(), prefix_length, fitting) < std::max(fitting, 1)) {
-    return 0;
-  }
-  if (fitting >= most) return tokens;
-  if (fitting == 0 && chunks_before && row_work.tokens > 0) return 0;
-  return std::max(fitting, 1) * limits.page_size;
+  if (ahead && PagesWithin(micros - AheadMicros(), prefix_length, fitting) < fitting) return 0;
+  return fitting >= most ? tokens : fitting * limits.page_size;
 }
 
 // The tokens come in the order of the draws; those of requests that ended on the stage are left

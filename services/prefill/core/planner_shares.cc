@@ -50,7 +50,9 @@ double ChainPlanner::State::SetBudget(uint64_t leader) {
   const int rows = static_cast<int>(row_work.tokens);
   room_tokens = std::max(std::min(policy->max_plan_tokens(), limits.input_tokens) - rows,
                          PlansHoldWholePrompts() ? left : limits.page_size);
-  const int tokens = BoundByTime(prefix_length, std::min(wanted, room_tokens));
+  const int unbounded = std::min(wanted, room_tokens);
+  const int tokens = BoundByTime(prefix_length, unbounded);
+  bounded_by_time = tokens < unbounded;
   const bool by_time = limits.chunk_rule == ChunkRule::kOptimal && tokens > 0;
   prices = by_time ? TokenPrices(costs, prefix_length, tokens) : TokenPrices();
   return tokens;
@@ -127,7 +129,8 @@ double ChainPlanner::State::ShareWithShorter(uint64_t leader, double credit, dou
     if (!runs && !waiting.has_value()) break;
     const uint64_t shortest = runs ? *next_running++ : *waiting;
     most_kept = NextPagePrice(shortest);
-    if (spent == 0 && credit >= most_kept) share = std::max(share, most_kept);
+    const bool may_exceed = budget > 0 || !bounded_by_time;
+    if (spent == 0 && credit >= most_kept && may_exceed) share = std::max(share, most_kept);
     if (!runs) TakeMatch(shortest);
     const double kept = std::max(budget - share, 0.0);  // For the leader, which needs room, too.
     const double price = Give(shortest, share - spent, room_tokens - static_cast<int>(kept));

@@ -248,6 +248,7 @@ struct ChainPlanner::State {
   size_t PlansThatDraw() const;  // That are under way.
   size_t Slots() const { return done.size() + static_cast<size_t>(limits.extra_slots); }
   double AheadMicros() const;
+  double MicrosOf(const PlanWork& work) const;
   int PagesWithin(double micros, int prefix_length, int most) const;
   int BoundByTime(int prefix_length, int tokens) const;
   void TakeDrawn(const std::vector<uint64_t>& draws, const PlanDone& plan_done, int64_t now_us);
@@ -347,6 +348,7 @@ struct ChainPlanner::State {
   // For the plan that is being built.
   TokenPrices prices;
   int room_tokens = 0;                // Tokens of chunks it may still hold, whatever they cost.
+  bool bounded_by_time = false;       // It has fewer for that.
   PlanWork row_work;                  // Its decode steps'.
   bool decodes_now = false;           // Some request decodes, whether it has a step in it or not.
   std::vector<int64_t> row_waits_us;  // As IssuePlan's.
