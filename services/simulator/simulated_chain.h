@@ -29,7 +29,7 @@ class SimulatedChain {
   // The chain's outputs. All up to `failed` are called at stage 0, at the time of the event.
   struct Ways {
     std::function<void(const prefill::FinishRequest&)> finished;
-    // Of requests that the chain decodes: the prompt is computed, and the tokens of a step.
+    // A request that the chain decodes: its prompt is computed; and the tokens of a step.
     std::function<void(const prefill::PromptDone&)> prompt_done;
     std::function<void(const std::vector<prefill::DeliverToken>&)> tokens;
     std::function<void(const absl::Status&)> failed;  // Real stages would break the chain now.

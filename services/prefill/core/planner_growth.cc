@@ -36,7 +36,7 @@ namespace {
 
 // As SGLang has them.
 constexpr double kShareAtFirst = 0.7;
-constexpr double kLeastShare = 0.14;      // Of that at first,
+constexpr double kLeastShare = 0.14;      // As a share of that at first,
 constexpr double kPlansToTheLeast = 600;  // which it falls to in so many plans.
 constexpr int kMostExpectedTokens = 4096;
 constexpr int kTokensSoon = 20;

@@ -329,7 +329,7 @@ struct ChainPlanner::State {
   uint64_t evicted_pages_total = 0;
   bool grows = false;          // Every stage of the chain knows PlanItem.new_page.
   int rows_in_want = 0;        // Decoding requests without a page for their next token.
-  double growth_share = 0;     // Of what texts may still have, that they are expected to have.
+  double growth_share = 0;     // What texts are expected to have of what they still may.
   int growth_pages = 0;        // That open requests are expected to take yet.
   bool chunks_before = false;  // The last plan with items had chunks.
   uint64_t retractions_total = 0;
