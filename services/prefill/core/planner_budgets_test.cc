@@ -181,6 +181,15 @@ class GuardsTest : public BudgetsTest {
     Send(ChainUp{kEpoch, stages, 128, std::vector<int>(of_each, 1),
                  std::vector<KnownCost>(of_each, cost)});
   }
+  // As BudgetsTest's; the plan has taken what it costs.
+  void Next() {
+    const Plan plan = plans_.back();
+    PlanDone done{plan.number, 100 + 100 * plan.TokenCount(), 1, {}, {}};
+    for (const PlanItem& item : plan.items) {
+      if (item.draws) done.drawn.push_back({item.attempt_id, SampledToken{41, -1, {}}});
+    }
+    Send(StagePlanDone{0, kEpoch, done});
+  }
   // Plan `number` on both of two stages.
   void DoneOnBoth(uint64_t number) {
     Done(0, number);
@@ -227,6 +236,24 @@ TEST_F(GuardsTest, TheSmallerOfTwoBoundsCounts) {
   Start(9, kLong);
   Next();
   EXPECT_EQ(TokensOf(plans_.back(), 9), 16);
+}
+
+TEST_F(GuardsTest, WhatShorterPromptsHaveSavedDoesNotMakeAPlanLonger) {
+  PlannerLimits limits = Decoding();
+  limits.max_open_requests = 8;
+  limits.target_itl_us = 3'000;  // One page.
+  UpWithCosts(limits, 1);
+  Generate(1, 16, 100);
+  Next();
+  Start(9, kLong);
+  Start(5, 100);
+  Next();  // The long one has a page, the other half a one to come.
+  StartRequested urgent{7, 200, TicketFor(200)};
+  urgent.priority = 100;
+  Send(urgent);
+  Next();
+  EXPECT_EQ(TokensOf(plans_.back(), 7), 16);
+  EXPECT_EQ(plans_.back().TokenCount(), 17);
 }
 
 TEST_F(GuardsTest, ChunksAloneWaitForStage0WhileRequestsDecode) {
