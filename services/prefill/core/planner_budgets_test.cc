@@ -174,7 +174,7 @@ class GuardsTest : public BudgetsTest {
  protected:
   static constexpr int kLong = 800;
 
-  void UpWithCosts(PlannerLimits limits, int stages) {
+  void UpWithCosts(const PlannerLimits& limits, int stages) {
     Make(limits);
     const KnownCost cost{{.overhead_us = 100, .token_us = 100}, 0.05};
     const auto of_each = static_cast<size_t>(stages);
