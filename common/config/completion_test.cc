@@ -71,7 +71,7 @@ TEST(CompletionTest, BashOffersValuesInBothForms) {
   EXPECT_THAT(Offered({"baton", "up", "--port", ""}), IsEmpty());
   EXPECT_THAT(Offered({"baton", "serve", "mo"}), ElementsAre("models"));
   EXPECT_THAT(Offered({"baton", "serve", "models", "--target"}), ElementsAre("--target-itl-ms"));
-  EXPECT_THAT(Offered({"baton", "serve", "models", "--decode"}), IsEmpty());
+  EXPECT_THAT(Offered({"baton", "serve", "models", "--decodes"}), IsEmpty());
 }
 
 TEST(CompletionTest, BashExpectsNoValueAfterASwitch) {

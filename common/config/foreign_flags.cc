@@ -100,12 +100,6 @@ constexpr ForeignFlag kRows[] = {
     Refused("num-gpu-blocks-override", "use --kv-cache-tokens (blocks times --page-size)"),
     Switch("enable-chunked-prefill", "prefill is always chunked, by --chunked-prefill-size"),
     Means("no-enable-chunked-prefill", "chunked-prefill-size=-1"),
-    Value("pp-max-micro-batch-size",
-          "--max-prefill-requests bounds a chain's requests together, --max-running-requests a "
-          "colocated one's"),
-    Value("pp-async-batch-depth", "stage 0 always plans ahead, by --pipeline-window plans"),
-    Value("schedule-conservativeness",
-          "--num-reserved-decode-tokens says how much of a text has pages from the beginning"),
     Means("enable-prefix-caching", "disable-radix-cache=false"),
     Means("no-enable-prefix-caching", "disable-radix-cache=true"),
     Switch("disable-chunked-prefix-cache", "there is no kernel of that kind to turn off"),
@@ -271,6 +265,10 @@ constexpr Pair kElsewhere[] = {
     {"max_prefill_requests",
      "it bounds what a prefill chain reads; a colocated chain and a decode service have "
      "--max-running-requests"},
+    {"pp_max_micro_batch_size",
+     "it bounds the plans of colocated chains; a prefill chain has --max-prefill-requests"},
+    {"schedule_conservativeness",
+     "it is for colocated chains; a decode service has --num-reserved-decode-tokens"},
     {"nnodes", kNodes},
     {"node_rank", kNodes},
     {"dist_init_addr", kNodes},

@@ -8,6 +8,8 @@
 
 namespace baton::config {
 
+inline constexpr int64_t kMaxColocatedRequests = 4096;  // As many as a plan has rows.
+
 // A decode service's ranks; all other workers are stages of chains.
 inline bool IsDecode(const v1::Options& options) {
   return options.disaggregation_mode() == "decode";

@@ -14,7 +14,6 @@ namespace {
 using v1::OptionSpec;
 
 constexpr char kMode[] = "disaggregation_mode";
-constexpr int64_t kMaxColocatedRequests = 4096;  // As many as a plan has rows.
 
 // Which worker of a group `validate` is asked about; a cluster on this machine has all of them.
 constexpr const char* kPlaces[] = {"nnodes",  "node_rank", "dist_init_addr",
@@ -62,13 +61,14 @@ absl::Status CheckModeOf(Command command, const Assignments& assignments) {
   if (!cluster && command != Command::kSimulate) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const v1::Options given, GivenMode(assignments));
   const std::string& mode = given.disaggregation_mode();
-  if (command == Command::kSimulate) {
-    if (mode != "null") return absl::OkStatus();
-    return RefuseMode(mode, assignments,
-                      "simulate models disaggregated clusters; colocated chains are not simulated "
-                      "yet");
-  }
   if (mode.empty() || mode == "null") return absl::OkStatus();
+  if (command == Command::kSimulate) {
+    // A file may be a worker's, too.
+    if (assignments.at(kMode).source.kind != OptionSource::Kind::kFlag) return absl::OkStatus();
+    return RefuseMode(mode, assignments,
+                      "simulate runs a cluster: null for chains that also decode, no mode for "
+                      "prefill chains and decode services apart");
+  }
   if (command == Command::kServe) {
     return RefuseMode(mode, assignments,
                       "serve starts chains that also decode (null); `baton up` starts prefill "
@@ -89,7 +89,9 @@ absl::Status CheckContradiction(const Option& option, const Assignment& assignme
       (option.name == "decode_id" || option.name == "decode_index")) {
     return refuse("null", "is a chain that decodes by itself; it is no decode service");
   }
-  if (option.name != "target_itl_ms") return absl::OkStatus();
+  if (option.name != "target_itl_ms" && option.name != "decode_max_wait_ms") {
+    return absl::OkStatus();
+  }
   if (role == OptionSpec::DECODE) {
     return refuse("decode", "computes no prompts beside its tokens; only null does");
   }
@@ -100,7 +102,17 @@ absl::Status CheckContradiction(const Option& option, const Assignment& assignme
 }
 
 absl::Status CheckColocatedCluster(ParsedOptions* parsed) {
-  if (CheckedRole(*parsed) != OptionSpec::UP || !IsColocated(parsed->values)) {
+  const Role role = CheckedRole(*parsed);
+  if (role != OptionSpec::UP && role != OptionSpec::SIMULATE) return absl::OkStatus();
+  const auto note = [parsed](const char* name, const char* whom) {
+    const auto source = parsed->sources.find(name);
+    if (source == parsed->sources.end() || source->second.kind != OptionSource::Kind::kFlag) return;
+    parsed->notes.push_back(
+        absl::StrCat(source->second.where, ": nothing for ", whom, "; ", ElsewhereText(name)));
+  };
+  if (!IsColocated(parsed->values)) {
+    note("pp_max_micro_batch_size", "chains that do not decode");
+    note("schedule_conservativeness", "chains that do not decode");
     return absl::OkStatus();
   }
   for (const char* name : {"decodes", "decode_tp_size"}) {
@@ -110,11 +122,7 @@ absl::Status CheckColocatedCluster(ParsedOptions* parsed) {
                            " = null has no decode services: its chains decode, and "
                            "--prefill-chains says how many there are"));
   }
-  const auto source = parsed->sources.find("max_prefill_requests");
-  if (source != parsed->sources.end() && source->second.kind == OptionSource::Kind::kFlag) {
-    parsed->notes.push_back(absl::StrCat(source->second.where, ": nothing for colocated chains; ",
-                                         ElsewhereText("max_prefill_requests")));
-  }
+  note("max_prefill_requests", "colocated chains");
   return absl::OkStatus();
 }
 
@@ -125,11 +133,28 @@ absl::Status CheckColocated(const v1::Options& options) {
                         absl::StrCat("got ", running, ", and ", kMode, " = null takes at most ",
                                      kMaxColocatedRequests, ", which a plan can hold"));
   }
-  if (options.target_itl_ms() == 0 || IsColocated(options)) return absl::OkStatus();
-  return InvalidField(
-      "target_itl_ms",
-      absl::StrCat("got ", options.target_itl_ms(),
-                   ", which bounds the plans of colocated chains; it takes ", kMode, " = null"));
+  const int64_t wait_ms = options.decode_max_wait_ms();
+  const int64_t itl_ms = options.target_itl_ms();
+  if (!IsColocated(options)) {
+    if (wait_ms == 0 && itl_ms == 0) return absl::OkStatus();
+    return InvalidField(
+        itl_ms > 0 ? "target_itl_ms" : "decode_max_wait_ms",
+        absl::StrCat("got ", itl_ms > 0 ? itl_ms : wait_ms,
+                     ", which bounds the plans of colocated chains; it takes ", kMode, " = null"));
+  }
+  if (itl_ms > 0 && wait_ms > itl_ms) {
+    return InvalidField("decode_max_wait_ms",
+                        absl::StrCat("got ", wait_ms, ", and target_itl_ms = ", itl_ms,
+                                     ": a token that may wait for longer than tokens may be apart; "
+                                     "give less, or one of them"));
+  }
+  if (options.pp_max_micro_batch_size() > running) {
+    return InvalidField("pp_max_micro_batch_size",
+                        absl::StrCat("got ", options.pp_max_micro_batch_size(),
+                                     ", and max_running_requests = ", running,
+                                     ": one plan cannot have more requests than the chain"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace baton::config

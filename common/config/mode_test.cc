@@ -122,14 +122,35 @@ TEST(ModeTest, ContradictionsNameBoth) {
        "max_running_requests",
        {"got 4097", "disaggregation_mode = null", "at most 4096"}},
       {{.args = {"--target-itl-ms=-1"}, .command = kAnyWorker}, "target_itl_ms", {"from 0"}},
-      {{.file = "timed_profile: p\ndisaggregation_mode: null\n",
+      {{.args = {"--decode-max-wait-ms=5"}, .command = Command::kUp},
+       "decode_max_wait_ms",
+       {"got 5", "disaggregation_mode = null"}},
+      {{.args = {"--disaggregation-mode=decode", "--decode-max-wait-ms=5"}, .command = kAnyWorker},
+       "decode_max_wait_ms",
+       {"'5'", "disaggregation_mode = decode"}},
+      {{.args = {"--target-itl-ms=50", "--decode-max-wait-ms=51"}, .command = kAnyWorker},
+       "decode_max_wait_ms",
+       {"got 51", "target_itl_ms = 50", "flag --decode-max-wait-ms"}},
+      {{.args = {"--pp-max-micro-batch-size=9", "--max-running-requests=8"}, .command = kAnyWorker},
+       "pp_max_micro_batch_size",
+       {"got 9", "max_running_requests = 8"}},
+      {{.args = {"--schedule-conservativeness=-1"}, .command = kAnyWorker},
+       "schedule_conservativeness",
+       {"'-1'", "from 0 to 2"}},
+      {{.args = {"--schedule-conservativeness=2.5"}, .command = kAnyWorker},
+       "schedule_conservativeness",
+       {"'2.5'", "from 0 to 2"}},
+      {{.args = {"--pp-async-batch-depth=193"}, .command = kAnyWorker},
+       "pp_async_batch_depth",
+       {"193", "to 192"}},
+      {{.args = {"--disaggregation-mode=decode"}, .command = Command::kSimulate, .bare = true},
+       "disaggregation_mode",
+       {"got decode", "simulate runs a cluster"}},
+      {{.args = {"--disaggregation-mode=null", "--decodes=2", "--timed-profile=p"},
         .command = Command::kSimulate,
         .bare = true},
-       "disaggregation_mode",
-       {"simulate models disaggregated clusters", "not simulated yet", "conf.yaml:2"}},
-      {{.args = {"--disaggregation-mode=null"}, .command = Command::kSimulate, .bare = true},
-       "disaggregation_mode",
-       {"simulate models disaggregated clusters"}},
+       "decodes",
+       {"got 2", "disaggregation_mode = null"}},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(absl::StrCat(row.field, " ", row.message[0]));
@@ -154,6 +175,50 @@ TEST(ModeTest, AFileOfBothModesContradictsNothing) {
   ASSERT_TRUE(decode.ok()) << decode.status();
   EXPECT_EQ(decode->values.target_itl_ms(), 0);
   EXPECT_EQ(decode->values.decode_id(), "d");
+}
+
+TEST(ModeTest, AMicroBatchBoundsTheRequestsOfAColocatedChain) {
+  Given given{.args = {"--pp-size=2", "--pp-max-micro-batch-size=5"}, .command = kAnyWorker};
+  auto worker = Parse(given);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(worker->values.max_running_requests(), 10);
+  given.args.push_back("--pp-async-batch-depth=1");
+  worker = Parse(given);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(worker->values.max_running_requests(), 15);
+  EXPECT_EQ(SourceText(worker->sources.at("max_running_requests")),
+            "derived from --pp-max-micro-batch-size");
+  given.args.push_back("--max-running-requests=7");
+  worker = Parse(given);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(worker->values.max_running_requests(), 7);
+}
+
+TEST(ModeTest, WhatIsForColocatedChainsIsNothingForOthers) {
+  for (const char* flag : {"--pp-max-micro-batch-size=8", "--schedule-conservativeness=0.3"}) {
+    for (const char* mode : {"prefill", "decode"}) {
+      const auto worker = Parse(
+          {.args = {absl::StrCat("--disaggregation-mode=", mode), flag}, .command = kAnyWorker});
+      ASSERT_TRUE(worker.ok()) << worker.status();
+      EXPECT_THAT(worker->notes, Contains(HasSubstr(absl::StrCat("nothing for ", mode))));
+    }
+    const auto cluster = Parse({.args = {flag}, .command = Command::kUp});
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    EXPECT_THAT(cluster->notes, Contains(HasSubstr("nothing for chains that do not decode")));
+  }
+}
+
+TEST(ModeTest, SimulatesEitherMode) {
+  const auto file = Parse({.file = "timed_profile: p\ndisaggregation_mode: prefill\n",
+                           .command = Command::kSimulate,
+                           .bare = true});
+  EXPECT_TRUE(file.ok()) << file.status();
+  const auto colocated = Parse({.args = {"--timed-profile=p", "--disaggregation-mode=null",
+                                         "--target-itl-ms=50", "--max-running-requests=8"},
+                                .command = Command::kSimulate,
+                                .bare = true});
+  ASSERT_TRUE(colocated.ok()) << colocated.status();
+  EXPECT_TRUE(IsColocated(colocated->values));
 }
 
 TEST(ModeTest, ABoundOfTheOtherModeIsExplained) {

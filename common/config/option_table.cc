@@ -94,10 +94,12 @@ bool InRange(const Option& option, int64_t number) {
   return IsAllowed(option, absl::StrCat(number));
 }
 
-bool IsFraction(const std::string& text, bool zero) {
+bool IsFraction(const std::string& text, const v1::OptionSpec& spec) {
   double value = 0;
-  if (text.empty()) return !zero;
-  return absl::SimpleAtod(text, &value) && (value > 0 || (zero && value == 0)) && value <= 1;
+  if (text.empty()) return !spec.zero();
+  const double most = spec.has_maximum() ? static_cast<double>(spec.maximum()) : 1;
+  return absl::SimpleAtod(text, &value) && (value > 0 || (spec.zero() && value == 0)) &&
+         value <= most;
 }
 
 // False if `text` is not a value of the option.
@@ -122,7 +124,7 @@ bool StoreValue(const Option& option, const std::string& text, v1::Options* valu
     }
     case FieldDescriptor::CPPTYPE_STRING:
       if (!IsAllowed(option, text) || text.find('\0') != std::string::npos) return false;
-      if (option.spec->fraction() && !IsFraction(text, option.spec->zero())) return false;
+      if (option.spec->fraction() && !IsFraction(text, *option.spec)) return false;
       reflection->SetString(values, option.field, text);
       return true;
     default:
@@ -218,7 +220,10 @@ std::string ExpectedText(const Option& option) {
   const v1::OptionSpec& spec = *option.spec;
   if (option.is_bool()) return "true or false";
   if (!spec.allowed().empty()) return absl::StrCat("one of ", absl::StrJoin(spec.allowed(), ", "));
-  if (spec.zero()) return "a decimal number from 0 to 1, such as 0.1";
+  if (spec.zero()) {
+    return absl::StrCat("a decimal number from 0 to ", spec.has_maximum() ? spec.maximum() : 1,
+                        ", such as 0.1");
+  }
   if (spec.fraction()) return "a decimal number above 0 and at most 1, such as 0.85";
   if (!option.is_number()) return "text";
   if (spec.has_minimum() && spec.has_maximum()) {

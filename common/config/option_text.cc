@@ -37,7 +37,7 @@ std::string RangeText(const Option& option) {
   const v1::OptionSpec& spec = *option.spec;
   if (option.is_bool()) return "true, false";
   if (!spec.allowed().empty()) return absl::StrJoin(spec.allowed(), ", ");
-  if (spec.zero()) return "0 to 1";
+  if (spec.zero()) return absl::StrCat("0 to ", spec.has_maximum() ? spec.maximum() : 1);
   if (spec.fraction()) return "above 0, at most 1";
   if (!option.is_number()) return "";
   if (!spec.has_maximum()) return absl::StrCat("at least ", spec.minimum());

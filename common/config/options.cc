@@ -1,5 +1,6 @@
 #include "common/config/options.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -159,9 +160,12 @@ void Derive(ParsedOptions* parsed) {
     derived("chunk_policy", "--enable-dynamic-chunking");
   }
   if (values.linear_backend() == "auto") values.set_linear_backend("native");
-  if (values.pipeline_window() == 0) {
-    values.set_pipeline_window(values.pp_size() + values.plans_in_flight());
-    derived("pipeline_window", "--pp-size and --plans-in-flight");
+  const int64_t slots = values.pp_size() + std::max<int64_t>(values.pp_async_batch_depth(), 0);
+  if (IsColocated(values) && values.pp_max_micro_batch_size() > 0 &&
+      !WasSet(*parsed, "max_running_requests")) {
+    values.set_max_running_requests(
+        std::min(slots * values.pp_max_micro_batch_size(), kMaxColocatedRequests));
+    derived("max_running_requests", "--pp-max-micro-batch-size");
   }
   if (values.enable_trace() && values.otlp_traces_endpoint().empty() &&
       values.otlp_traces_file().empty()) {

@@ -74,9 +74,6 @@ TEST(OptionsTest, DerivesWhatFollowsFromOtherOptions) {
   ASSERT_TRUE(worker.ok()) << worker.status();
   EXPECT_EQ(worker->values.served_model_name(), "tiny");
   EXPECT_EQ(worker->values.tokenizer_path(), "/models/tiny");
-  EXPECT_EQ(worker->values.pipeline_window(), 5);
-  EXPECT_EQ(SourceText(worker->sources.at("pipeline_window")),
-            "derived from --pp-size and --plans-in-flight");
 
   const auto slash = Parse({.args = {"--model-path", "/models/other/"}});
   ASSERT_TRUE(slash.ok());

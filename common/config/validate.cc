@@ -207,6 +207,7 @@ absl::Status CheckSimulated(const v1::Options& options) {
         "timed_profile",
         "required: the model's sizes and what its steps cost (--timed-profile FILE)");
   }
+  BATON_RETURN_IF_ERROR(CheckColocated(options));
   BATON_RETURN_IF_ERROR(CheckChain(options));
   BATON_RETURN_IF_ERROR(CheckPages(options));
   return CheckTypes(options);

@@ -45,6 +45,7 @@ enum class Metric {
   kRetractionsTotal,
   kPlansIssuedTotal,
   kDecodeWaitSeconds,
+  kPlanSlotOccupancyRatio,
   kPromptsChunked,
   kRequestChunks,
   kChunkTokens,
@@ -202,6 +203,7 @@ inline constexpr double kChunkBuckets[] = {16,   32,   64,   128,   256,   512, 
                                            2048, 4096, 8192, 16384, 32768, 65536, 131072};
 inline constexpr double kRatioBuckets[] = {0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1,
                                            1.05, 1.1, 1.2, 1.4, 2,   4};
+inline constexpr double kShareBuckets[] = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
 inline constexpr double kBatchBuckets[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 
 inline constexpr uint8_t kR = static_cast<uint8_t>(MetricRole::kRouter);
@@ -331,6 +333,17 @@ inline constexpr MetricInfo kTable[] = {
      kP | kD,
      {},
      kStepBuckets},
+    {Metric::kPlanSlotOccupancyRatio,
+     "baton_plan_slot_occupancy_ratio",
+     kHistogram,
+     "ratio",
+     "Requests whose tokens a plan has, over the most that one may have "
+     "(--pp-max-micro-batch-size, "
+     "or --max-running-requests dealt out to the plans), once for each plan with decode steps "
+     "(stage 0).",
+     kP | kD,
+     {},
+     kShareBuckets},
     {Metric::kPromptsChunked, "baton_prompts_chunked", kGauge, "requests",
      "Prompts that are computed in part now (stage 0).", kP},
     {Metric::kRequestChunks,

@@ -82,6 +82,7 @@ def heatmap(title, metric):
 IDLE = 'baton_stage_idle_seconds_total{reason!="no_request"}'
 ISSUED = "baton_plans_issued_total"
 BATCH = "baton_decode_batch_size"
+SLOTS = "baton_plan_slot_occupancy_ratio"
 BUSY = "baton_stage_busy_seconds_total"
 MEDIAN_AND_TAIL = (0.5, 0.99)
 OUTCOME_COLORS = {"ok": "green", "invalid": "blue", "cancelled": "purple", "overloaded": "yellow",
@@ -198,7 +199,7 @@ DASHBOARDS = {
         panel("Time between tokens", "s", quantiles("baton_inter_token_latency_seconds"),
               help_text="As the router sees it, for pairs and colocated chains alike."),
         panel("A token's wait for its next plan", "s", quantiles("baton_decode_wait_seconds"),
-              help_text="Long waits come of long plans: --target-itl-ms bounds them."),
+              help_text="Long waits come of long plans: --decode-max-wait-ms and --target-itl-ms bound them."),
         panel("Plans issued by kind", "short", rate("baton_plans_issued_total", "kind"), stack=True),
         panel("Mixed share of plans that decode", "percentunit",
               [("mixed", f'sum(rate({ISSUED}{{kind="mixed"}}[$__rate_interval]))'
@@ -207,6 +208,11 @@ DASHBOARDS = {
               [("{{instance_id}}",
                 f'sum by (instance_id) (rate({BATCH}_sum{{role="prefill"}}[$__rate_interval]))'
                 f' / (sum by (instance_id) (rate({BATCH}_count{{role="prefill"}}[$__rate_interval])) > 0)')]),
+        panel("Requests in a plan over the most that it may have", "percentunit",
+              [("{{instance_id}}",
+                f'sum by (instance_id) (rate({SLOTS}_sum{{role="prefill"}}[$__rate_interval]))'
+                f' / (sum by (instance_id) (rate({SLOTS}_count{{role="prefill"}}[$__rate_interval])) > 0)')],
+              maximum=1, help_text="At 1 all slots are full: --pp-max-micro-batch-size, --max-running-requests."),
         panel("Prompts computed in part", "short",
               [("{{instance_id}}", "max by (instance_id) (baton_prompts_chunked)")]),
         row("Memory"),

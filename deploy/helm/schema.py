@@ -44,8 +44,11 @@ def option_schema(option):
     if option.kind == "fraction":
         # Text as well: `helm --set` has no other way to write a number with a point.
         least = {"minimum": 0} if option.zero else {"exclusiveMinimum": 0}
+        most = option.maximum or 1
         pattern = r"^(0?\.[0-9]*[1-9][0-9]*|1(\.0*)?" + (r"|0(\.0*)?)$" if option.zero else ")$")
-        return described(one_of({"type": "number", **least, "maximum": 1},
+        if most > 1:
+            pattern = r"^([0-9]?\.[0-9]+|[0-9]\.?)$"
+        return described(one_of({"type": "number", **least, "maximum": most},
                                 {"type": "string", "pattern": pattern}), text)
     if option.kind == "integer" and option.allowed:
         return described({"type": "integer", "enum": [int(value) for value in option.allowed]}, text)

@@ -15,13 +15,25 @@ constexpr int64_t kSlowestBytesPerMs = 25'000;
 // What SGLang's --max-prefill-tokens is by default.
 constexpr int64_t kSglangPrefillTokens = 16384;
 
-constexpr int kPlanLimit = 257;  // One more than the largest --pipeline-window.
+constexpr int kPlanLimit = 257;  // More than a chain of 64 stages has under way.
 
 QueueOrder QueueOrderOf(const std::string& policy) {
   if (policy == "lpm" || policy == "dfs-weight") return QueueOrder::kLongestPrefix;
   if (policy == "lof") return QueueOrder::kLongestOutput;
   if (policy == "random") return QueueOrder::kRandom;
   return QueueOrder::kArrival;
+}
+
+// What a colocated chain has open at once.
+void RunsOf(const v1::Options& options, PrefillOptions& own) {
+  own.max_open_requests = static_cast<int>(options.max_running_requests());
+  BATON_CHECK(absl::SimpleAtod(options.schedule_conservativeness(), &own.conservativeness))
+      << options.schedule_conservativeness();
+  if (options.pp_max_micro_batch_size() == 0) return;
+  own.slot_requests = static_cast<int>(options.pp_max_micro_batch_size());
+  const int64_t slots = own.pp_size + std::max(own.async_depth, 0);
+  own.max_open_requests = static_cast<int>(
+      std::min(options.max_running_requests(), slots * options.pp_max_micro_batch_size()));
 }
 
 }  // namespace
@@ -41,12 +53,13 @@ PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) 
   own.target_itl_us = options.target_itl_ms() * 1000 / std::max(own.pp_size, 1);
   BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
       << options.dynamic_chunking_smooth_factor();
-  own.plan_window = static_cast<int>(options.pipeline_window());
+  own.decode_max_wait_us = options.decode_max_wait_ms() * 1000;
+  if (most > 0) own.input_tokens = static_cast<int>(std::max(most, options.page_size()));
+  own.async_depth = static_cast<int>(options.pp_async_batch_depth());
   own.plans_in_flight = static_cast<int>(options.plans_in_flight());
   own.activation_credits = static_cast<int>(options.activation_credits());
-  const bool colocated = options.disaggregation_mode() == "null";
-  own.max_open_requests =
-      static_cast<int>(colocated ? options.max_running_requests() : options.max_prefill_requests());
+  own.max_open_requests = static_cast<int>(options.max_prefill_requests());
+  if (options.disaggregation_mode() == "null") RunsOf(options, own);
   own.max_queued_requests = static_cast<int>(options.max_queued_requests());
   own.max_context_tokens = max_context_tokens;
   own.kv_lease_ms = options.kv_lease_ms();
@@ -70,8 +83,13 @@ PlannerLimits PlannerLimitsOf(const PrefillOptions& options, int page_size, int6
   limits.caches = options.caches;
   limits.reserved_decode_tokens = options.reserved_decode_tokens;
   limits.target_itl_us = options.target_itl_us;
+  limits.decode_max_wait_us = options.decode_max_wait_us;
+  limits.input_tokens = std::max(options.input_tokens, page_size);
+  limits.conservativeness = options.conservativeness;
+  limits.slot_requests = options.slot_requests;
+  limits.extra_slots = std::max(options.async_depth, 0);
   limits.plan_window =
-      options.plan_window == 0 ? options.pp_size + options.plans_in_flight : options.plan_window;
+      options.pp_size + (options.async_depth < 0 ? options.plans_in_flight : options.async_depth);
   // At least one runs and one waits: issuing one takes longer than taking it up.
   limits.stage0_lead = std::max(limits.stage0_lead, options.plans_in_flight);
   limits.max_open_requests = options.max_open_requests;

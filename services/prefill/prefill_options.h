@@ -33,8 +33,12 @@ struct PrefillOptions {
   bool decodes = false;  // The chain also decodes what it reads: a colocated chain.
   bool caches = false;   // PlannerLimits::caches.
   int reserved_decode_tokens = 1;
-  int64_t target_itl_us = 0;  // 0: plans are not bounded for the sake of decoding requests.
-  int plan_window = 0;        // 0: pp_size + plans_in_flight.
+  int64_t target_itl_us = 0;       // 0: plans are not bounded for the sake of decoding requests.
+  int64_t decode_max_wait_us = 0;  // PlannerLimits::decode_max_wait_us,
+  int input_tokens = INT_MAX;      // and so on.
+  double conservativeness = 0;
+  int slot_requests = INT_MAX;
+  int async_depth = -1;  // Plans in flight beyond pp_size. -1: plans_in_flight.
   int plans_in_flight = 2;
   int activation_credits = 2;
   int max_open_requests = 16;

@@ -8,6 +8,7 @@
 #include "common/chunking/chunk_profile.h"
 #include "common/config/context_length.h"
 #include "common/config/layer_split.h"
+#include "common/config/mode.h"
 #include "common/preflight/chunk_costs.h"
 #include "common/types/limits.h"
 
@@ -102,8 +103,9 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   BATON_ASSIGN_OR_RETURN(shape.stages,
                          config::SplitLayers(profile.layers, options.pp_size(), partition));
   shape.chains = static_cast<int>(options.prefill_chains());
-  shape.decodes = static_cast<int>(options.decodes());
   shape.prefill = prefill::SchedulingOf(options, shape.max_context_tokens);
+  shape.prefill.decodes = config::IsColocated(options);
+  shape.decodes = shape.prefill.decodes ? 0 : static_cast<int>(options.decodes());
   if (options.chunked_prefill_size() == 0) {
     BATON_ASSIGN_OR_RETURN(const int64_t tokens, AutoChunkTokens(options, shape));
     shape.prefill.chunk_tokens = static_cast<int>(tokens);
@@ -179,6 +181,7 @@ router::WorkerInfo DescribeStage(const ClusterShape& shape, int chain, int stage
   info.pp_size = static_cast<int>(shape.stages.size());
   info.page_count = shape.prefill_pages;
   info.max_running_requests = shape.prefill.max_open_requests;
+  info.decodes = shape.prefill.decodes;
   return info;
 }
 

@@ -21,7 +21,7 @@ struct ClusterShape {
   TimedProfile profile;
   std::vector<LayerRange> stages;  // The same in every chain.
   int chains = 1;
-  int decodes = 1;
+  int decodes = 1;  // None where chains decode (prefill.decodes).
   prefill::PrefillOptions prefill;
   // The chunk costs that stages start with, from a sweep or a chunk profile; empty if they learn
   // them.

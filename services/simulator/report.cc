@@ -49,7 +49,8 @@ Json ChainJson(const ChainRecord& chain, int64_t end_us) {
           {"queued_requests", ToJson(chain.queued, end_us)},
           {"open_requests", ToJson(chain.open, end_us)},
           {"kv_pages", ToJson(chain.pages, end_us)},
-          {"kv_pages_capacity", chain.page_count}};
+          {"kv_pages_capacity", chain.page_count},
+          {"retractions", chain.retractions}};
 }
 
 Json DecodeJson(const DecodeRecord& decode, int64_t end_us) {
@@ -128,13 +129,19 @@ std::string Counted(int64_t count, const char* one, const char* more) {
 }
 
 std::string ClusterText(const ClusterShape& shape) {
-  return absl::StrCat(shape.profile.name, ": ", Counted(shape.chains, "chain", "chains"), " of ",
-                      Counted(static_cast<int64_t>(shape.stages.size()), "stage", "stages"), " (",
-                      absl::StrJoin(shape.stages, ",",
-                                    [](std::string* out, const LayerRange& layers) {
-                                      absl::StrAppend(out, layers.size());
-                                    }),
-                      " layers), ", Counted(shape.decodes, "decode service", "decode services"));
+  const bool colocated = shape.prefill.decodes;
+  const std::string decodes =
+      colocated ? ""
+                : absl::StrCat(", ", Counted(shape.decodes, "decode service", "decode services"));
+  return absl::StrCat(
+      shape.profile.name, ": ",
+      Counted(shape.chains, colocated ? "colocated chain" : "chain",
+              colocated ? "colocated chains" : "chains"),
+      " of ", Counted(static_cast<int64_t>(shape.stages.size()), "stage", "stages"), " (",
+      absl::StrJoin(
+          shape.stages, ",",
+          [](std::string* out, const LayerRange& layers) { absl::StrAppend(out, layers.size()); }),
+      " layers)", decodes);
 }
 
 std::string Row(const char* name, const Distribution& values) {
@@ -223,6 +230,10 @@ std::string Queues(const ReportedRun& run) {
     absl::StrAppend(&text, Gauged((name + ": requests queued").c_str(), chain.queued, end_us),
                     Gauged((name + ": requests in the chain").c_str(), chain.open, end_us),
                     Pages(name + ": KV pages held", chain.pages, chain.page_count, end_us));
+    if (chain.retractions > 0) {
+      absl::StrAppendFormat(&text, "%-36s %12s %10d\n", name + ": retractions", "",
+                            chain.retractions);
+    }
   }
   for (size_t i = 0; i < record.decodes.size(); ++i) {
     const DecodeRecord& decode = record.decodes[i];

@@ -115,6 +115,7 @@ struct ChainRecord {
   Gauge open;    // Requests that are in the chain.
   Gauge pages;   // Owned pages, of `page_count` in each stage.
   int page_count = 0;
+  int64_t retractions = 0;
 };
 
 struct DecodeRecord {

@@ -58,8 +58,11 @@ SimulatedChain::SimulatedChain(const ClusterShape& shape, VirtualTime& time, Way
 void SimulatedChain::HandlePlanner(const prefill::PlannerEvent& event) {
   std::vector<prefill::PlannerAction> actions;
   planner_.Handle(event, time_.now_us(), actions);
+  if (ways_.witness) ways_.witness(event, actions);
   Measure();
-  for (const prefill::PlannerAction& action : actions) Perform(action);
+  std::vector<prefill::DeliverToken> tokens;
+  for (const prefill::PlannerAction& action : actions) Perform(action, tokens);
+  if (!tokens.empty()) ways_.tokens(tokens);
   alarm_.Set(planner_.NextDeadlineUs());
 }
 
@@ -68,15 +71,23 @@ void SimulatedChain::Measure() {
   record_.queued.Set(time_.now_us(), load.queued);
   record_.open.Set(time_.now_us(), load.open);
   record_.pages.Set(time_.now_us(), load.owned_pages);
+  record_.retractions = static_cast<int64_t>(load.retractions_total);
 }
 
-void SimulatedChain::Perform(const prefill::PlannerAction& action) {
+// A stream's tokens are delivered before its end, in order.
+void SimulatedChain::Perform(const prefill::PlannerAction& action,
+                             std::vector<prefill::DeliverToken>& tokens) {
   if (const auto* issue = std::get_if<prefill::IssuePlan>(&action)) {
     for (int stage = 1; stage < stages(); ++stage) {
       Deliver(stage, prefill::PlanArrived{issue->plan});
     }
     HandleStage(0, prefill::PlanArrived{issue->plan});
+  } else if (const auto* done = std::get_if<prefill::PromptDone>(&action)) {
+    ways_.prompt_done(*done);
+  } else if (const auto* token = std::get_if<prefill::DeliverToken>(&action)) {
+    tokens.push_back(*token);
   } else if (const auto* finish = std::get_if<prefill::FinishRequest>(&action)) {
+    if (!tokens.empty()) ways_.tokens(std::exchange(tokens, {}));
     ways_.finished(*finish);
   } else if (const auto* fail = std::get_if<prefill::FailChain>(&action)) {
     ways_.failed(fail->status);
@@ -122,7 +133,8 @@ void SimulatedChain::BeginCompute(int stage) {
   done.number = run.number;
   for (const prefill::RunCompute::Item& item : run.items) {
     step.Add(item.item.token_begin, item.item.token_count);
-    if (item.item.final && stage + 1 == stages()) done.drawn.emplace_back(SampledToken{1, 0, {}});
+    const bool draws = (item.item.final || item.item.draws) && stage + 1 == stages();
+    if (draws) done.drawn.emplace_back(SampledToken{1, 0, {}});
   }
   done.compute_us = place.steps.NextMicros(step);
   Keep(stage, run, done.compute_us);

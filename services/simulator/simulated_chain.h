@@ -1,6 +1,7 @@
-// A prefill chain in virtual time: the real planner and stages. Computations take as long as the
-// profile says; messages take latency and bandwidth. Nothing is lost and no process fails, so there
-// is no linking and no lease. The hand-off is a number of bytes and a commit after them.
+// A chain in virtual time, which may decode what it reads: the real planner and stages.
+// Computations take as long as the profile says; messages take latency and bandwidth. Nothing is
+// lost and no process fails, so there is no linking and no lease. The hand-off is a number of bytes
+// and a commit after them.
 #ifndef SERVICES_SIMULATOR_SIMULATED_CHAIN_H_
 #define SERVICES_SIMULATOR_SIMULATED_CHAIN_H_
 
@@ -25,9 +26,12 @@ namespace baton::simulator {
 
 class SimulatedChain {
  public:
-  // The chain's outputs. The first two are called at stage 0, at the time of the event.
+  // The chain's outputs. All up to `failed` are called at stage 0, at the time of the event.
   struct Ways {
     std::function<void(const prefill::FinishRequest&)> finished;
+    // A request that the chain decodes: its prompt is computed; and the tokens of a step.
+    std::function<void(const prefill::PromptDone&)> prompt_done;
+    std::function<void(const std::vector<prefill::DeliverToken>&)> tokens;
     std::function<void(const absl::Status&)> failed;  // Real stages would break the chain now.
     // The connection into the decode service, which all chains share.
     std::function<Pipe&(const InstanceRef& decode)> inbound;
@@ -37,6 +41,9 @@ class SimulatedChain {
     std::function<int(uint64_t attempt_id)> request_of;
     // Whether the timeline has room for these chunks, whose computation starts now.
     std::function<bool(int64_t begin_us, int chunks)> keeps;
+    // What the planner has heard and does, for a witness; may be empty.
+    std::function<void(const prefill::PlannerEvent&, const std::vector<prefill::PlannerAction>&)>
+        witness = {};
   };
 
   // `shape` and `time` outlive the chain.
@@ -68,7 +75,7 @@ class SimulatedChain {
 
   int stages() const { return static_cast<int>(places_.size()); }
   void HandlePlanner(const prefill::PlannerEvent& event);
-  void Perform(const prefill::PlannerAction& action);
+  void Perform(const prefill::PlannerAction& action, std::vector<prefill::DeliverToken>& tokens);
   void HandleStage(int stage, const prefill::StageEvent& event);
   void Deliver(int stage, prefill::StageEvent event);  // To that stage, from another process.
   void Perform(int stage, const prefill::RunCompute& run);

@@ -18,10 +18,11 @@ constexpr int64_t kSettlesUs = 60'000'000;
 }  // namespace
 
 SimulatedCluster::SimulatedCluster(const ClusterShape& shape, const Workload& workload,
-                                   const TimelineWindow& timeline)
+                                   const TimelineWindow& timeline, Witness witness)
     : shape_(shape),
       workload_(workload),
       timeline_(timeline),
+      witness_(std::move(witness)),
       time_(shape.latency_us),
       router_(RouterLimitsOf(shape)),
       alarm_(time_, [this] { Handle(router::Tick{}); }) {
@@ -39,8 +40,19 @@ SimulatedCluster::SimulatedCluster(const ClusterShape& shape, const Workload& wo
 void SimulatedCluster::AddChain(int chain) {
   SimulatedChain::Ways ways;
   ways.finished = [this](const prefill::FinishRequest& finish) {
-    Hear(router::PrefillEnded{finish.attempt_id, finish.status, {}, finish.outcome.cached_tokens});
+    if (!shape_.prefill.decodes) {
+      return Hear(
+          router::PrefillEnded{finish.attempt_id, finish.status, {}, finish.outcome.cached_tokens});
+    }
+    absl::StatusOr<FinishReason> outcome = finish.reason;
+    if (!finish.status.ok()) outcome = finish.status;
+    Hear(router::DecodeEnded{finish.attempt_id, outcome});
   };
+  ways.prompt_done = [this](const prefill::PromptDone& done) {
+    Hear(router::PrefillEnded{done.attempt_id, absl::OkStatus(), {}, done.outcome.cached_tokens});
+  };
+  ways.tokens = [this](const auto& tokens) { HearTokens(tokens); };
+  ways.witness = witness_;
   ways.failed = [this](const absl::Status& status) {
     if (failure_.ok()) failure_ = status;
   };
@@ -61,14 +73,7 @@ void SimulatedCluster::AddDecode(int decode) {
   ways.replied = [this](uint64_t attempt_id, const absl::StatusOr<Ticket>& ticket) {
     Hear(router::ReserveReplied{attempt_id, ticket});
   };
-  // One event for all tokens of a step: a step has one for each sequence.
-  ways.tokens = [this](const std::vector<prefill::DeliverToken>& tokens) {
-    time_.Deliver([this, tokens] {
-      for (const prefill::DeliverToken& token : tokens) {
-        Handle(router::TokenReceived{token.attempt_id, token.token});
-      }
-    });
-  };
+  ways.tokens = [this](const auto& tokens) { HearTokens(tokens); };
   ways.finished = [this](uint64_t attempt_id, const absl::StatusOr<FinishReason>& outcome) {
     Hear(router::DecodeEnded{attempt_id, outcome});
   };
@@ -140,6 +145,15 @@ void SimulatedCluster::Hear(router::Event event) {
   time_.Deliver([this, event = std::move(event)] { Handle(event); });
 }
 
+// One event for all tokens of a step: a step has one for each sequence.
+void SimulatedCluster::HearTokens(const std::vector<prefill::DeliverToken>& tokens) {
+  time_.Deliver([this, tokens] {
+    for (const prefill::DeliverToken& token : tokens) {
+      Handle(router::TokenReceived{token.attempt_id, token.token});
+    }
+  });
+}
+
 void SimulatedCluster::Perform(const router::Reserve& action) {
   const WorkloadRequest& asked = workload_.requests[action.call_id - 1];
   call_of_attempt_[action.attempt_id] = action.call_id;
@@ -159,7 +173,9 @@ void SimulatedCluster::Perform(const router::OpenStream& action) {
   });
 }
 
-void SimulatedCluster::Perform(const router::StartPrefill& action) {
+// What both kinds of chains are asked.
+template <typename Action>
+prefill::StartRequested SimulatedCluster::StartOf(const Action& action) const {
   prefill::StartRequested start;
   start.attempt_id = action.attempt_id;
   const WorkloadRequest& asked = workload_.requests[action.call_id - 1];
@@ -169,15 +185,24 @@ void SimulatedCluster::Perform(const router::StartPrefill& action) {
     tokens.resize(static_cast<size_t>(start.prompt_tokens), 1);  // All that is drawn is 1.
     start.tokens = std::make_shared<const std::vector<int32_t>>(std::move(tokens));
   }
-  start.ticket = action.ticket;
   start.deadline_us = action.deadline_us;
   start.head_start_us = action.head_start_us;
+  return start;
+}
+
+void SimulatedCluster::Perform(const router::StartPrefill& action) {
+  prefill::StartRequested start = StartOf(action);
+  start.ticket = action.ticket;
   time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Start(start); });
 }
 
 void SimulatedCluster::Perform(const router::StartGeneration& action) {
-  BATON_CHECK(false) << "call " << action.call_id
-                     << " begins on a chain that decodes, and the simulator has none";
+  call_of_attempt_[action.attempt_id] = action.call_id;
+  prefill::StartRequested start = StartOf(action);
+  const WorkloadRequest& asked = workload_.requests[action.call_id - 1];
+  start.stop.max_tokens = asked.output_tokens - action.drawn_tokens;
+  start.stop.ignore_eos = true;
+  time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Start(start); });
 }
 
 void SimulatedCluster::Perform(const router::AbortPrefill& action) {

@@ -5,6 +5,7 @@
 #define SERVICES_SIMULATOR_SIMULATED_CLUSTER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,9 +25,14 @@ namespace baton::simulator {
 
 class SimulatedCluster {
  public:
-  // `shape` and `workload` outlive it.
+  using Witness =
+      std::function<void(const prefill::PlannerEvent&, const std::vector<prefill::PlannerAction>&)>;
+
+  // `shape` and `workload` outlive it. `witness` hears of every chain (SimulatedChain::Ways).
   SimulatedCluster(const ClusterShape& shape, const Workload& workload,
-                   const TimelineWindow& timeline);
+                   const TimelineWindow& timeline, Witness witness = {});
+
+  int64_t now_us() const { return time_.now_us(); }
 
   // Runs until every request has ended. Call it once. The same shape and workload give the same
   // record. UNAVAILABLE if real stages would give a plan up, RESOURCE_EXHAUSTED after kEventsMax
@@ -46,11 +52,14 @@ class SimulatedCluster {
   void SubmitNext();
   void Handle(const router::Event& event);
   void Hear(router::Event event);  // From another process.
+  void HearTokens(const std::vector<prefill::DeliverToken>& tokens);
+  template <typename Action>
+  prefill::StartRequested StartOf(const Action& action) const;
   void Perform(const router::ReplyRegister& action);
   void Perform(const router::Reserve& action);
   void Perform(const router::OpenStream& action);
   void Perform(const router::StartPrefill& action);
-  static void Perform(const router::StartGeneration& action);
+  void Perform(const router::StartGeneration& action);
   void Perform(const router::AbortPrefill& action);
   void Perform(const router::AbortDecode& action);
   void Perform(const router::DeliverToken& action);
@@ -68,6 +77,7 @@ class SimulatedCluster {
   const ClusterShape& shape_;
   const Workload& workload_;
   const TimelineWindow timeline_;
+  const Witness witness_;
   VirtualTime time_;
   router::RouterCore router_;
   Alarm alarm_;

@@ -241,6 +241,49 @@ TEST(SimulatedClusterTest, ATimelineKeepsItsWindowUntilItIsFull) {
   EXPECT_EQ(kept({int64_t{1} << 50, kAll.to_us, 7}), std::pair(size_t{0}, false));
 }
 
+// ---- Colocated chains ----
+
+ClusterShape Colocated(const std::vector<int>& stage_layers) {
+  ClusterShape shape = ShapeOf(stage_layers);
+  shape.prefill.decodes = true;
+  shape.prefill.reserved_decode_tokens = 64;
+  shape.prefill.max_open_requests = 64;
+  shape.decodes = 0;
+  return shape;
+}
+
+TEST(SimulatedClusterTest, AColocatedChainDecodesWhatItReads) {
+  const ClusterShape shape = Colocated({2, 2});
+  const RunRecord record = RunIt(shape, Asked({{0, 200, 3}}));
+  const Timeline right = RunChunks(CostsOf(shape), 0, {200});
+  EXPECT_EQ(static_cast<double>(record.requests[0].ttft_us()), right.first_token_us);
+  // Each of two tokens through both stages: 5,000 + 100 + 1 for each token before, in whole
+  // microseconds.
+  const int64_t decode_us = record.requests[0].last_token_us - record.requests[0].first_token_us;
+  EXPECT_NEAR(static_cast<double>(decode_us), 5'300 + 5'301, 4);
+  EXPECT_TRUE(record.decodes.empty());
+}
+
+TEST(SimulatedClusterTest, ColocatedChainsAnswerAll) {
+  ClusterShape shape = Colocated({2, 2, 2});
+  shape.chains = 2;
+  shape.latency_us = 100;
+  const RunRecord record = RunIt(shape, Many(100, 20'000));
+  for (const RequestRecord& request : record.requests) EXPECT_TRUE(request.answered());
+  for (const ChainRecord& chain : record.chains) EXPECT_GT(chain.stages[0].plans, 0);
+}
+
+TEST(SimulatedClusterTest, TextsThatOutgrowTheirPagesAreReadAgain) {
+  ClusterShape shape = Colocated({2, 2});
+  shape.prefill_pages = 16;
+  const RunRecord record = RunIt(shape, Asked({{0, 64, 300}, {0, 64, 300}, {0, 64, 300}}));
+  for (const RequestRecord& request : record.requests) {
+    EXPECT_TRUE(request.answered());
+    EXPECT_EQ(request.tokens, 300);
+  }
+  EXPECT_GT(record.chains[0].retractions, 0);
+}
+
 // ---- Limits ----
 
 TEST(SimulatedClusterTest, FullKvQueuesRequests) {

@@ -2,8 +2,8 @@
 
 Prints one flat JSON object; ratios are of one run.
 - itl_p99_guard: the 99th percentile of the time between tokens of 8 streams while prompts of 10,000 tokens arrive, over
-  the same without them, with --target-itl-ms; itl_p99_unbounded without it.
-- itl_ttft_cost: the mean TTFT of those prompts, bounded over unbounded.
+  the same without them, with --target-itl-ms; itl_p99_wait with --decode-max-wait-ms, itl_p99_unbounded without both.
+- itl_ttft_cost, wait_ttft_cost: the mean TTFT of those prompts, bounded by one of the two, over unbounded.
 - prefix_ttft_*: TTFT of a prompt of 4,096 tokens of which 3,840 are cached, over one of which none is.
 - retraction_same: whether 200 texts of which a third fit the pool together, with pages for 16 new tokens each at first,
   are those of a pool that has room; retraction_throughput: their rate over that pool's; retractions: their number.
@@ -30,7 +30,7 @@ from client import Client  # noqa: E402
 
 MODEL = ROOT / "models" / "austen"
 STREAMS, STREAM_TOKENS, LONG, ARRIVALS = 8, 600, 10_000, 4
-TARGET_ITL_MS = 20
+TARGET_ITL_MS, MAX_WAIT_MS = 20, 20
 PREFIX, PROMPT, ROUNDS = 3_840, 4_096, 9
 LOAD = [(random.Random(i).choice((100, 800, 2_000)), random.Random(1_000 + i).choice((16, 64, 160))) for i in range(60)]
 
@@ -89,7 +89,8 @@ def p99(values):
 
 
 def measure_guard(flat):
-    for name, flags in (("unbounded", []), ("guard", ["--target-itl-ms", TARGET_ITL_MS])):
+    for name, flags in (("unbounded", []), ("guard", ["--target-itl-ms", TARGET_ITL_MS]),
+                        ("wait", ["--decode-max-wait-ms", MAX_WAIT_MS])):
         with serving(True, "--disable-radix-cache", *flags) as client:
             under_prompts(client, 1, 2)  # Costs are learned.
             quiet, _ = under_prompts(client, 1_000, 0)
@@ -99,7 +100,8 @@ def measure_guard(flat):
         flat[f"itl_p99_{name}"] = round(p99(loaded) / p99(quiet), 3)
         flat[f"ttft_ms_{name}"] = round(statistics.mean(ttfts), 1)
     flat["itl_ttft_cost"] = round(flat["ttft_ms_guard"] / flat["ttft_ms_unbounded"], 3)
-    flat["target_itl_ms"] = TARGET_ITL_MS
+    flat["wait_ttft_cost"] = round(flat["ttft_ms_wait"] / flat["ttft_ms_unbounded"], 3)
+    flat["target_itl_ms"], flat["decode_max_wait_ms"] = TARGET_ITL_MS, MAX_WAIT_MS
 
 
 def measure_prefix(flat):

@@ -235,13 +235,40 @@ def test_more_requests_than_run_at_once_wait_and_are_answered(tiny_model, tmp_pa
         idle(cluster)
 
 
-def test_a_bounded_time_between_tokens_changes_no_text(tiny_model, tmp_path, oracle):
-    with colocated_cluster(tiny_model, tmp_path, 2, colocated_flags=["--target-itl-ms", 5]) as cluster, \
+@pytest.mark.parametrize("flags", [
+    ["--target-itl-ms", 5],
+    ["--decode-max-wait-ms", 1],
+    ["--target-itl-ms", 5, "--decode-max-wait-ms", 2, "--chunked-prefill-size", 64],
+    ["--chunked-prefill-size", -1, "--max-prefill-tokens", 1024],
+    ["--schedule-conservativeness", 2, "--num-reserved-decode-tokens", 1],
+    ["--pp-async-batch-depth", 0],
+], ids=lambda flags: " ".join(map(str, flags)))
+def test_bounds_on_plans_change_no_text(tiny_model, tmp_path, oracle, flags):
+    with colocated_cluster(tiny_model, tmp_path, 2, colocated_flags=flags) as cluster, \
             Client(cluster.target) as client:
         prompts = [prompt_of(length) for length in (20, 1500, 30, 2500)]
         for prompt, answer in zip(prompts, client.greedy_at_once(prompts, COUNT)):
             assert answer.error is None, answer.error
             assert answer.tokens == oracle.greedy(prompt, COUNT)
+        idle(cluster)
+
+
+def test_a_micro_batch_has_as_many_requests_as_it_may(tiny_model, tmp_path, oracle):
+    """Three plans of two requests each: six run, and the others wait."""
+    flags = ["--pp-max-micro-batch-size", 2, "--pp-async-batch-depth", 1]
+    with colocated_cluster(tiny_model, tmp_path, 2, colocated_flags=flags) as cluster, \
+            Client(cluster.target) as client:
+        prompts = [prompt_of(length) for length in range(20, 30)]
+        for prompt, answer in zip(prompts, client.greedy_at_once(prompts, COUNT)):
+            assert answer.error is None, answer.error
+            assert answer.tokens == oracle.greedy(prompt, COUNT)
+        idle(cluster)
+        stage0 = "colocated-0-0"
+        steps = cluster.metric(stage0, "baton_decode_batch_size_count")
+        assert steps > 0
+        assert cluster.metric(stage0, "baton_decode_batch_size_bucket", le="2") == steps
+        assert cluster.metric(stage0, "baton_plan_slot_occupancy_ratio_bucket", le="1") == \
+            cluster.metric(stage0, "baton_plan_slot_occupancy_ratio_count") > 0
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -322,7 +349,7 @@ def test_requests_that_give_way_get_the_same_text(tiny_model, tmp_path, oracle, 
     """Texts of 200 tokens want several times the pages that there are. One has penalties, which count what was drawn,
     and one a structure, which goes on from it."""
     flags = ["--page-size", 16, "--kv-cache-tokens", 640, "--num-reserved-decode-tokens", 8,
-             "--failpoints", "prefill.compute=delay:2"]
+             "--schedule-conservativeness", 0, "--failpoints", "prefill.compute=delay:2"]
     prompts = [prompt_of(length) for length in (10, 20, 30, 40, 50, 17, 33, 16)]
     penalised = {"max_tokens": 200, "temperature": 0, "presence_penalty": 1.5, "repetition_penalty": 1.3}
     with colocated_cluster(tiny_model, tmp_path, stages, flags=flags) as cluster, Client(cluster.target) as client:

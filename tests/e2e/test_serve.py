@@ -104,8 +104,14 @@ def test_an_answer_streams(tiny_model):
     (["serve", "{model}", "--pp-size=7"], 2, "pp_size: "),
     (["serve", "{model}", "--prot=1"], 2, "did you mean '--port'"),
     (["up", "--model-path", "{model}", "--target-itl-ms=5"], 2, "disaggregation_mode = null"),
+    (["up", "--model-path", "{model}", "--decode-max-wait-ms=5"], 2, "disaggregation_mode = null"),
+    (["serve", "{model}", "--target-itl-ms=5", "--decode-max-wait-ms=6"], 2,
+     "decode_max_wait_ms: got 6, and target_itl_ms = 5"),
+    (["serve", "{model}", "--pp-max-micro-batch-size=9", "--max-running-requests=8"], 2,
+     "pp_max_micro_batch_size: got 9, and max_running_requests = 8"),
+    (["serve", "{model}", "--schedule-conservativeness=many"], 2, "a decimal number from 0 to 2"),
     (["worker", "--model-path", "{model}", "--decode-id=1"], 2, "disaggregation_mode = null"),
-    (["simulate", "--disaggregation-mode=null"], 2, "colocated chains are not simulated yet"),
+    (["simulate", "--disaggregation-mode=decode"], 2, "simulate runs a cluster"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else None)
 def test_what_cannot_work_is_one_line(tiny_model, arguments, code, said):
     words = [str(word).format(model=tiny_model) for word in arguments]

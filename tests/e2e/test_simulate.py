@@ -79,6 +79,26 @@ def test_chunks_are_as_large_as_real_stages_would_have_them(tmp_path):
     assert json.loads(default)["ttft_ms"]["mean"] < 8790 < json.loads(small)["ttft_ms"]["mean"]
 
 
+def test_colocated_chains_and_pairs_serve_one_workload(tmp_path):
+    """A bound on the time between tokens keeps them close, and first tokens come later for it."""
+    flags = ["--disaggregation-mode", "null", "--requests", 60, "--request-rate", 2, "--prompt-tokens", "200@3,20000@1",
+             "--output-tokens", 100, "--json", "-"]
+
+    def run(*more):
+        result = simulate(*flags, *more)
+        assert result.returncode == 0, result.stderr
+        report = json.loads(result.stdout)
+        assert report["answered_requests"] == 60 and report["decodes"] == [], report["failed_requests"]
+        assert report["chains"][0]["retractions"] == 0
+        return report
+    free, bounded, waiting = run(), run("--target-itl-ms", 200), run("--decode-max-wait-ms", 50)
+    for report in (bounded, waiting):
+        assert report["itl_ms"]["p99"] < 0.8 * free["itl_ms"]["p99"]
+        assert report["ttft_ms"]["mean"] > free["ttft_ms"]["mean"]
+    table = simulate(*flags[:-2])
+    assert "1 colocated chain of 4 stages" in table.stdout and "decode-0" not in table.stdout, table.stdout
+
+
 def test_a_timeline_is_a_window(tmp_path):
     flags = ["--arrival", "burst", "--requests", 3, "--prompt-tokens", 30000, "--svg", tmp_path / "run.svg"]
     assert simulate(*flags, "--timeline-from-ms", 2000, "--timeline-ms", 1000).returncode == 0
@@ -96,6 +116,9 @@ def test_a_timeline_is_a_window(tmp_path):
     (["--chunked-prefill-size", 100], "chunked_prefill_size: got 100; expected a multiple of page_size = 64"),
     (["--requests", 300000], "requests: got '300000' from flag --requests; expected a whole number from 0 to 200000"),
     (["--port", 1], "--port is not an option of simulate"),
+    (["--disaggregation-mode", "decode"], "disaggregation_mode: got decode, and simulate runs a cluster"),
+    (["--disaggregation-mode", "null", "--decodes", 2], "decodes: got 2, and disaggregation_mode = null"),
+    (["--target-itl-ms", 5], "target_itl_ms: got 5"),
     (["--decode-kv-cache-tokens", 10], "decode_kv_cache_tokens: got 10; expected at least one page"),
 ])
 def test_what_cannot_be_is_refused(flags, words):

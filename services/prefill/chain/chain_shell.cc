@@ -340,6 +340,14 @@ void ChainShell::CountPlan(const IssuePlan& action) {
   Metrics& metrics = *options_.metrics;
   metrics.Increment(Metric::kPlansIssuedTotal, 1,
                     {steps == 0 ? "prefill" : (steps == items ? "decode" : "mixed")});
+  if (steps > 0) {
+    const PlannerLimits& limits = options_.limits;
+    const int slots = options_.place.stages + limits.extra_slots;
+    const int dealt = (limits.max_open_requests + slots - 1) / slots;
+    const int most = std::min(dealt, limits.slot_requests);
+    metrics.Observe(Metric::kPlanSlotOccupancyRatio,
+                    static_cast<double>(steps) / static_cast<double>(most));
+  }
   for (const int64_t wait_us : action.decode_waits_us) {
     metrics.Observe(Metric::kDecodeWaitSeconds, static_cast<double>(wait_us) * 1e-6);
   }

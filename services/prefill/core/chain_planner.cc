@@ -45,6 +45,8 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   if (limits.caches && event.knows_cached_tokens) tree.emplace(limits.page_size);
   grows = event.knows_growth;
   rows_in_want = 0;
+  growth_share = growth_pages = 0;
+  chunks_before = false;
   issued = 0;
   done.assign(static_cast<size_t>(event.stages), 0);
   tallies.assign(static_cast<size_t>(event.stages), RankTally(event.ranks));
@@ -113,7 +115,7 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
                      event.ticket ? "" : absl::StrCat(" with ", request.token_limit, " new tokens"),
                      ", the ", limits.name, " has ", pool->page_count()));
   }
-  const bool admissible = queue.empty() && HasRoomFor(PagesFor(AdmissionTokens(request)));
+  const bool admissible = queue.empty() && HasRoomFor(ExpectedPages(request));
   if (!admissible && static_cast<int>(queue.size()) >= limits.max_queued_requests) {
     Covered<"planner: the queue is full">();
     return Overloaded(
@@ -332,7 +334,7 @@ void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
 bool ChainPlanner::State::MayIssue() const {
   return up && issued - done.back() < static_cast<uint64_t>(limits.plan_window) &&
          issued - done.front() < static_cast<uint64_t>(limits.stage0_lead) &&
-         PlansThatDraw() < done.size();
+         PlansThatDraw() < Slots();
 }
 
 void ChainPlanner::State::IssuePlans(int64_t now_us) {
@@ -349,7 +351,8 @@ ChainPlanner::ChainPlanner(const PlannerLimits& limits) : state_(std::make_uniqu
   BATON_CHECK(limits.page_size > 0 && limits.max_context_tokens > 0 && limits.plan_window > 0 &&
               limits.stage0_lead > 0 && limits.max_open_requests > 0 &&
               limits.max_queued_requests >= 0 && limits.plan_grace_us > 0 &&
-              limits.reserved_decode_tokens > 0)
+              limits.reserved_decode_tokens > 0 && limits.slot_requests > 0 &&
+              limits.input_tokens >= limits.page_size && limits.extra_slots >= 0)
       << "planner limits";
   BATON_CHECK(limits.chunk_tokens >= limits.page_size) << "chunk_tokens " << limits.chunk_tokens;
 }

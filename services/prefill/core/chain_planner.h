@@ -14,6 +14,13 @@
 // rows of one token, for requests whose last token is known, and has its chunks beside them. The
 // request ends when stage 0 has seen its last token, and the next plan closes it on every stage.
 //
+// Rows and chunks share plans under guards that hold both ways:
+// - A token that is known is fed by one of the next S plans, S the slots for plans that draw. With
+//   decode_max_wait_us it is fed by the next one if it has waited for so long, and no plan that it
+//   may wait for is predicted to take a stage longer, or half as long again as one with a page.
+// - Prompts have a page of every second plan at least, whatever the bounds on time say, and as many
+//   as take half as long again.
+//
 // Prompts have turns, by arrival, priority and the policy (planner_queue.cc). "Oldest" below is the
 // one whose turn comes first.
 //
@@ -108,12 +115,23 @@ struct PlannerLimits {
   // when the transport completes it or the endpoint fails (common/transport/endpoint_life.h).
   int64_t close_grace_us = 15'000'000;
   int vocab_size = INT_MAX;  // Tokens that are drawn are below it.
-  // With requests that decode: a plan has no more chunks than it is predicted to take so long for,
-  // but a page at least; while costs are not known, two. 0: it has as many as without them.
+  // Tokens of prompts in a plan. One prompt alone may have more where none is cut.
+  int input_tokens = INT_MAX;
+  // A plan with decode steps has no more chunks than it is predicted to take so long for (the
+  // guards above); while costs are not known, two pages. 0: it has as many as without them.
   int64_t target_itl_us = 0;
+  // How long a token that was drawn waits, at most: for its plan, and in it or behind another for
+  // stage 0 (the guards above). 0: as long as plans take.
+  int64_t decode_max_wait_us = 0;
   bool decodes = false;  // Requests may come without a ticket.
+  // Plans with decode steps that are under way, beyond one for each stage,
+  int extra_slots = 0;
+  int slot_requests = INT_MAX;  // and how many steps one may have. >= 1.
   // How many of a request's new tokens have pages from the beginning. >= 1.
   int reserved_decode_tokens = INT_MAX;
+  // By how much texts are expected to grow before more requests are admitted (planner_growth.cc):
+  // 1 is as much as SGLang expects. 0: no more than they have pages for.
+  double conservativeness = 0;
   bool caches = false;  // KV of finished requests is kept for prompts that begin alike.
   // Who grants, where KV is granted to a chain of one stage; its id is empty: none is.
   InstanceRef granting;

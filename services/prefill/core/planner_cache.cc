@@ -33,12 +33,13 @@ PageTree::Match ChainPlanner::State::MatchOf(const Request& request) const {
 // Whether what it finds in the cache makes room for it. Looks at the whole prompt, but not where
 // all that is free or cached is too little.
 bool ChainPlanner::State::FitsWithItsMatch(uint64_t attempt_id) const {
-  if (!tree.has_value() || PagesOf(attempt_id) > pool->free_pages() + tree->pages()) return false;
+  if (!tree.has_value() || WantedPages(attempt_id) > pool->free_pages() + tree->pages())
+    return false;
   const PageTree::Match match = MatchOf(requests.at(attempt_id));
   const bool place = static_cast<int>(open.size()) < limits.max_open_requests;
   if (match.node == 0 || rows_in_want > 0 || !place) return false;
-  const int needed = PagesOf(attempt_id) - static_cast<int>(match.pages.size());
-  return needed <= AvailablePages() - tree->EvictablePagesOf(match.node);
+  const int needed = WantedPages(attempt_id) - static_cast<int>(match.pages.size());
+  return needed + growth_pages <= AvailablePages() - tree->EvictablePagesOf(match.node);
 }
 
 // What a waiting prompt has of its pages now. It is admitted at once or takes its match again,

@@ -1,9 +1,10 @@
 // Requests that the chain decodes itself: their rows in plans, and what becomes of drawn tokens.
 //
-// At most P plans that draw tokens are under way, P the number of stages, and each has at most one
-// part in P of the requests that decode: one for each stage to compute. Those whose token has been
-// known the longest go first. Rejected: as many plans ahead as without decoding; they begin when
-// the tokens of those before them are known, have none of them, and are read for few rows.
+// Plans that draw tokens have slots: one for each stage to compute, and extra_slots. So many are
+// under way at most, and each has at most its part of the requests that decode. Those whose token
+// has been known the longest go first. Rejected: as many plans ahead as without decoding; they
+// begin when the tokens of those before them are known, have none of them, and are read for few
+// rows.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -18,6 +19,9 @@ namespace {
 
 // How much of a prompt goes beside decode steps while it is not known what it costs.
 constexpr int kPagesOfUnknownCost = 2;
+
+// How much longer than with one page a plan may take where no time is enough.
+constexpr double kLeastOverAPage = 1.5;
 
 }  // namespace
 
@@ -48,10 +52,15 @@ void ChainPlanner::State::AddRows(Plan& plan, int64_t now_us) {
   row_waits_us.clear();
   const auto decoding = static_cast<size_t>(std::count_if(
       open.begin(), open.end(), [this](uint64_t id) { return requests.at(id).decoding(); }));
-  const size_t most = (decoding + done.size() - 1) / done.size();
+  decodes_now = decoding > 0;
+  const auto most = static_cast<size_t>(limits.slot_requests);
+  const size_t share = std::min((decoding + Slots() - 1) / Slots(), most);
   for (auto next = ready.begin(); next != ready.end() && plan.items.size() < most;) {
     const uint64_t attempt_id = *next;
     Request& request = requests.at(attempt_id);
+    const bool overdue =
+        limits.decode_max_wait_us > 0 && now_us - request.drawn_us >= limits.decode_max_wait_us;
+    if (plan.items.size() >= share && !overdue) break;  // Nor is any behind it.
     if (!HasPageForRow(request)) {
       ++next;
       continue;
@@ -77,25 +86,62 @@ size_t ChainPlanner::State::PlansThatDraw() const {
       [this](const IssuedPlan& plan) { return plan.number > done.back() && !plan.draws.empty(); }));
 }
 
-// At most `tokens` of the prompt that leads, in whole pages: as many as the slowest stage is
-// predicted to take target_itl_us for, with the plan's rows.
-int ChainPlanner::State::BoundByItl(int prefix_length, int tokens) const {
-  if (limits.target_itl_us == 0 || row_work.tokens == 0) return tokens;
-  if (costs.empty()) return std::min(tokens, kPagesOfUnknownCost * limits.page_size);
+// What stage 0 has yet to compute before a plan that is issued now. At most, if costs are known.
+double ChainPlanner::State::AheadMicros() const {
+  double micros = 0;
+  for (const IssuedPlan& plan : plans) {
+    if (plan.number > done.front() && !plan.predicted_us.empty()) micros += plan.predicted_us[0];
+  }
+  return micros;
+}
+
+// On the stage that takes longest. Costs are known.
+double ChainPlanner::State::MicrosOf(const PlanWork& work) const {
+  double micros = 0;
+  for (const StageCost& cost : costs) micros = std::max(micros, cost.Micros(work));
+  return micros;
+}
+
+// How many pages behind the prefix no stage is predicted to take longer for, with the plan's rows.
+int ChainPlanner::State::PagesWithin(double micros, int prefix_length, int most) const {
   const auto fits = [&](int pages) {
     PlanWork work = row_work;
     work.Add(prefix_length, pages * limits.page_size);
-    return std::all_of(costs.begin(), costs.end(), [&](const StageCost& cost) {
-      return cost.Micros(work) <= static_cast<double>(limits.target_itl_us);
-    });
+    return MicrosOf(work) <= micros;
   };
-  const int most = PagesFor(std::min(tokens, limits.max_context_tokens));
-  int fitting = 1;
+  int fitting = 0;
   int above = most + 1;
   while (above - fitting > 1) {
     const int middle = fitting + (above - fitting) / 2;
     (fits(middle) ? fitting : above) = middle;
   }
+  return fitting;
+}
+
+// At most `tokens` of the prompt that leads, in whole pages: as many as the time allows that the
+// plan may take. Where that is little beside what any chunk costs, plans take somewhat longer than
+// one with a page would, and every second one has rows alone: prompts would hardly get on by pages,
+// and the rows wait for about as long. A plan without rows waits for stage 0, if it would have to
+// be smaller for what is ahead of it.
+int ChainPlanner::State::BoundByTime(int prefix_length, int tokens) const {
+  double micros = limits.target_itl_us > 0 && row_work.tokens > 0
+                      ? static_cast<double>(limits.target_itl_us)
+                      : kMaxCostMicros;
+  const bool waits = limits.decode_max_wait_us > 0 && decodes_now;
+  if (waits) micros = std::min(micros, static_cast<double>(limits.decode_max_wait_us));
+  if (micros == kMaxCostMicros) return tokens;
+  const bool ahead = waits && row_work.tokens == 0 && issued > done.front();
+  if (costs.empty()) {
+    return ahead ? 0 : std::min(tokens, kPagesOfUnknownCost * limits.page_size);
+  }
+  PlanWork page = row_work;
+  page.Add(prefix_length, limits.page_size);
+  const double least = kLeastOverAPage * MicrosOf(page);
+  if (micros < least && chunks_before && row_work.tokens > 0) return 0;
+  micros = std::max(micros, least);
+  const int most = PagesFor(std::min(tokens, limits.max_context_tokens));
+  const int fitting = PagesWithin(micros, prefix_length, most);
+  if (ahead && PagesWithin(micros - AheadMicros(), prefix_length, fitting) < fitting) return 0;
   return fitting >= most ? tokens : fitting * limits.page_size;
 }
 

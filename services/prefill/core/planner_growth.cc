@@ -16,9 +16,15 @@
 // has ended or given way. Pages that are on their way back are counted, so that one shortage does
 // not retract everybody.
 //
+// How many are admitted is a matter of how much the open texts are expected to grow (SGLang's
+// PrefillAdder): by a share of what they may still have, of at most kMostExpectedTokens. The share
+// falls with every plan that decodes, for most texts end early; a retraction raises it to the share
+// that texts have by now and soon will. Where nothing is open, what fits the pool is admitted.
+//
 // Rejected: retracting the longest, which wastes the most; keeping KV elsewhere meanwhile, a second
 // place for pages with limits and failures of its own.
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -26,6 +32,16 @@
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
+namespace {
+
+// As SGLang has them.
+constexpr double kShareAtFirst = 0.7;
+constexpr double kLeastShare = 0.14;      // As a share of that at first,
+constexpr double kPlansToTheLeast = 600;  // which it falls to in so many plans.
+constexpr int kMostExpectedTokens = 4096;
+constexpr int kTokensSoon = 20;
+
+}  // namespace
 
 // What its pages at its admission are for.
 int ChainPlanner::State::AdmissionTokens(const Request& request) const {
@@ -61,6 +77,56 @@ int ChainPlanner::State::PagesToReturn(const Request& request) const {
   return own + (tree.has_value() ? tree->PagesOfOnePin(request.prefix.node) : 0);
 }
 
+// That it is expected to have in the end.
+int ChainPlanner::State::ExpectedPages(const Request& request) const {
+  const int known = request.prompt_tokens + request.drawn();
+  const int left = std::min(request.kv_tokens() - known, kMostExpectedTokens);
+  const int expected = known + static_cast<int>(std::ceil(growth_share * std::max(left, 0)));
+  return PagesFor(std::max(expected, AdmissionTokens(request)));
+}
+
+int ChainPlanner::State::WantedPages(uint64_t attempt_id) const {
+  return ExpectedPages(requests.at(attempt_id));
+}
+
+// What open requests will take yet, and by that what is left for others.
+void ChainPlanner::State::ExpectGrowth() {
+  growth_pages = 0;
+  if (!grows || limits.conservativeness == 0) return;
+  if (growth_share == 0) growth_share = GrowthShareAtFirst();
+  for (const uint64_t attempt_id : open) {
+    const Request& request = requests.at(attempt_id);
+    if (request.ending() || request.ticket.has_value()) continue;
+    const int held = static_cast<int>(request.pages.size());
+    growth_pages += std::max(WantedPages(attempt_id) - held, 0);
+  }
+}
+
+double ChainPlanner::State::GrowthShareAtFirst() const {
+  return std::min(kShareAtFirst * limits.conservativeness, 1.0);
+}
+
+// A plan decodes.
+void ChainPlanner::State::ExpectLessGrowth() {
+  const double first = GrowthShareAtFirst();
+  const double step = first * (1 - kLeastShare) / kPlansToTheLeast;
+  growth_share = std::max(growth_share - step, first * kLeastShare);
+}
+
+// A text gives way to others.
+void ChainPlanner::State::ExpectMoreGrowth() {
+  if (limits.conservativeness == 0) return;
+  double drawn = 0;
+  double most = 1;
+  for (const uint64_t attempt_id : open) {
+    const Request& request = requests.at(attempt_id);
+    if (request.ending() || !request.decoding()) continue;
+    drawn += request.drawn() + kTokensSoon;
+    most += std::min(request.token_limit, kMostExpectedTokens);
+  }
+  growth_share = std::min(std::max(growth_share, drawn / most), 1.0);
+}
+
 // True: there is room at once, for no stage knew of what gave way.
 bool ChainPlanner::State::MakeRoomForRows() {
   int returning = 0;
@@ -81,6 +147,7 @@ bool ChainPlanner::State::MakeRoomForRows() {
     returning += PagesToReturn(youngest);
     Retract(decoded.back());
     decoded.pop_back();
+    ExpectMoreGrowth();
   }
   return AvailablePages() > 0;
 }

@@ -64,13 +64,13 @@ void ChainPlanner::State::Dequeue(uint64_t attempt_id) {
 }
 
 bool ChainPlanner::State::HasRoomFor(int pages) const {
-  return rows_in_want == 0 && pages <= AvailablePages() &&
+  return rows_in_want == 0 && pages + growth_pages <= AvailablePages() &&
          static_cast<int>(open.size()) < limits.max_open_requests;
 }
 
 bool ChainPlanner::State::MayAdmitOldest() const {
-  if (HasRoomFor(PagesOf(queue.front())) || FitsWithItsMatch(queue.front())) return true;
-  if (PagesOf(queue.front()) > AvailablePages()) {
+  if (HasRoomFor(WantedPages(queue.front())) || FitsWithItsMatch(queue.front())) return true;
+  if (WantedPages(queue.front()) > AvailablePages()) {
     Covered<"planner: the oldest prompt waits for pages">();
   }
   return false;
@@ -79,9 +79,8 @@ bool ChainPlanner::State::MayAdmitOldest() const {
 // What it takes is not what the oldest one waits for.
 bool ChainPlanner::State::MayOvertake(uint64_t attempt_id) const {
   if (attempt_id == queue.front()) return MayAdmitOldest();
-  const int oldest = PagesOf(queue.front());
-  const int pages = PagesOf(attempt_id);
-  return rows_in_want == 0 && pages + oldest <= AvailablePages() &&
+  const int pages = WantedPages(queue.front()) + WantedPages(attempt_id);
+  return rows_in_want == 0 && pages + growth_pages <= AvailablePages() &&
          static_cast<int>(open.size()) + 1 < limits.max_open_requests;
 }
 
@@ -95,6 +94,7 @@ void ChainPlanner::State::Open(uint64_t attempt_id, int64_t now_us) {
   open.insert(later, attempt_id);
   request.open = true;
   AllocatePages(attempt_id);
+  growth_pages += WantedPages(attempt_id) - static_cast<int>(request.pages.size());
   if (!request.text.empty()) return;
   request.first_plan_us = now_us;
   request.outcome.queue_us = now_us - request.arrived_us;

@@ -40,16 +40,21 @@ const uint64_t* ChainPlanner::State::NextLeader() const {
   return OldestBegins() ? &queue.front() : Leader();
 }
 
-// Sets the plan's budget, in tokens of the prompt that leads, and what those of others cost.
+// Sets the plan's budget, in tokens of the prompt that leads, and what those of others cost. Rows
+// count like tokens of prompts, but leave prompts a page. 0: the plan is to have no chunks.
 double ChainPlanner::State::SetBudget(uint64_t leader) {
   const int prefix_length = requests.at(leader).planned_tokens;
   const int left = TokensLeft(leader);
   const int wanted = policy->PlanTokens(
       {prefix_length, left, UnplannedTokens() - left, static_cast<int>(done.size())});
-  const int tokens = BoundByItl(prefix_length, wanted);
-  const bool by_time = limits.chunk_rule == ChunkRule::kOptimal;
+  const int rows = static_cast<int>(row_work.tokens);
+  room_tokens = std::max(std::min(policy->max_plan_tokens(), limits.input_tokens) - rows,
+                         PlansHoldWholePrompts() ? left : limits.page_size);
+  const int unbounded = std::min(wanted, room_tokens);
+  const int tokens = BoundByTime(prefix_length, unbounded);
+  bounded_by_time = tokens < unbounded;
+  const bool by_time = limits.chunk_rule == ChunkRule::kOptimal && tokens > 0;
   prices = by_time ? TokenPrices(costs, prefix_length, tokens) : TokenPrices();
-  room_tokens = policy->max_plan_tokens();
   return tokens;
 }
 
@@ -124,7 +129,8 @@ double ChainPlanner::State::ShareWithShorter(uint64_t leader, double credit, dou
     if (!runs && !waiting.has_value()) break;
     const uint64_t shortest = runs ? *next_running++ : *waiting;
     most_kept = NextPagePrice(shortest);
-    if (spent == 0 && credit >= most_kept) share = std::max(share, most_kept);
+    const bool may_exceed = budget > 0 || !bounded_by_time;
+    if (spent == 0 && credit >= most_kept && may_exceed) share = std::max(share, most_kept);
     if (!runs) TakeMatch(shortest);
     const double kept = std::max(budget - share, 0.0);  // For the leader, which needs room, too.
     const double price = Give(shortest, share - spent, room_tokens - static_cast<int>(kept));
@@ -138,13 +144,15 @@ double ChainPlanner::State::ShareWithShorter(uint64_t leader, double credit, dou
   return spent;
 }
 
-// The oldest first.
-void ChainPlanner::State::FillInOrder(double budget, Plan& plan, int64_t now_us) {
+// The oldest first. Where no prompt is to be cut, those behind the leader go whole or not at all.
+void ChainPlanner::State::FillInOrder(uint64_t leader, double budget, Plan& plan, int64_t now_us) {
   while (true) {
     const uint64_t* first = NextLeader();
     if (first == nullptr) return;
     const uint64_t attempt_id = *first;
     if (!requests.at(attempt_id).open) TakeMatch(attempt_id);
+    const bool whole = PlansHoldWholePrompts() && attempt_id != leader;
+    if (whole && TokensLeft(attempt_id) > std::min<double>(budget, room_tokens)) return;
     const double price = Give(attempt_id, budget, room_tokens);
     if (price == 0) return;
     if (!requests.at(attempt_id).open) Admit(attempt_id, plan, now_us);
@@ -157,6 +165,7 @@ void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
   if (first == nullptr) return;
   if (!requests.at(*first).open) TakeMatch(*first);
   double budget = SetBudget(*first);
+  if (budget == 0) return;
   const double credit = budget / kShorterShare;
   if (OldestBegins()) {
     const uint64_t oldest = queue.front();
@@ -165,12 +174,13 @@ void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
     const double price = Give(oldest, NextPagePrice(oldest) + 1, limits.page_size);
     budget = std::max(budget - price, 0.0);
   }
-  const uint64_t* leader = Leader();
+  const uint64_t* leads = Leader();
+  const uint64_t leader = leads == nullptr ? 0 : *leads;
   const bool shares = limits.shares_plans && !PlansHoldWholePrompts();
-  if (leader != nullptr && shares) {
-    budget -= ShareWithShorter(*leader, credit, budget, plan, now_us);
+  if (leads != nullptr && shares) {
+    budget -= ShareWithShorter(leader, credit, budget, plan, now_us);
   }
-  FillInOrder(budget, plan, now_us);
+  FillInOrder(leader, budget, plan, now_us);
 }
 
 Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
@@ -178,6 +188,7 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
   plan.epoch = epoch;
   plan.number = issued + 1;
   GrowRows();  // Those that give way to it end in this plan.
+  ExpectGrowth();
   for (const uint64_t attempt_id : std::exchange(aborts_due, {})) {
     Request& request = requests.at(attempt_id);
     request.abort_issued = true;
@@ -199,6 +210,9 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
     KeepPlanned(request);
   }
   if (!plan.items.empty() || !plan.aborts.empty()) plans.push_back(RecordOf(plan));
+  if (plan.items.empty()) return plan;
+  chunks_before = plans.back().has_chunks;
+  if (row_work.tokens > 0) ExpectLessGrowth();
   return plan;
 }
 

@@ -246,12 +246,22 @@ struct ChainPlanner::State {
   int TokenLimitOf(const StartRequested& event) const;
   void AddRows(Plan& plan, int64_t now_us);
   size_t PlansThatDraw() const;  // That are under way.
-  int BoundByItl(int prefix_length, int tokens) const;
+  size_t Slots() const { return done.size() + static_cast<size_t>(limits.extra_slots); }
+  double AheadMicros() const;
+  double MicrosOf(const PlanWork& work) const;
+  int PagesWithin(double micros, int prefix_length, int most) const;
+  int BoundByTime(int prefix_length, int tokens) const;
   void TakeDrawn(const std::vector<uint64_t>& draws, const PlanDone& plan_done, int64_t now_us);
   void TakeToken(uint64_t attempt_id, Request& request, const SampledToken& token);
 
   // planner_growth.cc
   int AdmissionTokens(const Request& request) const;
+  int ExpectedPages(const Request& request) const;
+  int WantedPages(uint64_t attempt_id) const;
+  void ExpectGrowth();
+  double GrowthShareAtFirst() const;
+  void ExpectLessGrowth();
+  void ExpectMoreGrowth();
   bool HasPageForRow(const Request& request) const;
   void GrowRows();
   bool MakeRoomForRows();
@@ -280,7 +290,7 @@ struct ChainPlanner::State {
                           int64_t now_us);
   std::vector<uint64_t> OpenAndShorter(double price) const;
   std::optional<uint64_t> NextToBegin(double shorter_than) const;
-  void FillInOrder(double budget, Plan& plan, int64_t now_us);
+  void FillInOrder(uint64_t leader, double budget, Plan& plan, int64_t now_us);
   double Give(uint64_t attempt_id, double budget, int room);
   bool PlansHoldWholePrompts() const {
     return limits.chunk_rule == ChunkRule::kFixed &&
@@ -317,8 +327,11 @@ struct ChainPlanner::State {
   std::optional<BlockPool> pool;
   std::optional<PageTree> tree;  // Its pages are owned in the pool.
   uint64_t evicted_pages_total = 0;
-  bool grows = false;    // Every stage of the chain knows PlanItem.new_page.
-  int rows_in_want = 0;  // Decoding requests without a page for their next token.
+  bool grows = false;          // Every stage of the chain knows PlanItem.new_page.
+  int rows_in_want = 0;        // Decoding requests without a page for their next token.
+  double growth_share = 0;     // What texts are expected to have of what they still may.
+  int growth_pages = 0;        // That open requests are expected to take yet.
+  bool chunks_before = false;  // The last plan with items had chunks.
   uint64_t retractions_total = 0;
   uint64_t issued = 0;             // Number of the last plan.
   std::vector<uint64_t> done;      // By stage: number of the last plan that it is done with.
@@ -335,7 +348,9 @@ struct ChainPlanner::State {
   // For the plan that is being built.
   TokenPrices prices;
   int room_tokens = 0;                // Tokens of chunks it may still hold, whatever they cost.
+  bool bounded_by_time = false;       // It has fewer for that.
   PlanWork row_work;                  // Its decode steps'.
+  bool decodes_now = false;           // Some request decodes, whether it has a step in it or not.
   std::vector<int64_t> row_waits_us;  // As IssuePlan's.
 
   std::map<uint64_t, Request> requests;
