@@ -103,7 +103,7 @@ absl::Status CheckColocatedCluster(ParsedOptions* parsed) {
   if (CheckedRole(*parsed) != OptionSpec::UP || !IsColocated(parsed->values)) {
     return absl::OkStatus();
   }
-  for (const char* name : {"decodes", "decode_tp_size"}) {
+  for (const char* name : {"decodes", "decode_pp_size", "decode_tp_size"}) {
     if (!WasSet(*parsed, name)) continue;
     return InvalidField(
         name, absl::StrCat("got ", ValueText(*FindByName(name), parsed->values), ", and ", kMode,

@@ -51,8 +51,8 @@ TEST(ConvertTest, RoundTrips) {
   of_ranks.first_page = 2;
   EXPECT_EQ(*FromProto(ToProto(of_ranks), "ticket"), of_ranks);
   EXPECT_EQ(of_ranks.ranks(), 3);
-  EXPECT_EQ(of_ranks.rank(0), of_ranks.decode);
-  EXPECT_EQ(of_ranks.rank(2), (InstanceRef{"decode-1", 9}));
+  EXPECT_EQ(of_ranks.place(0), of_ranks.decode);
+  EXPECT_EQ(of_ranks.place(2), (InstanceRef{"decode-1", 9}));
   const KvLayout layout{6, 4, 64, 16, 4};
   EXPECT_EQ(*FromProto(ToProto(layout), "layout"), layout);
 }

@@ -200,7 +200,7 @@ void RouterShell::FlushCache(std::function<void(absl::StatusOr<int>)> done) {
       const WorkerInfo& info = worker.info;
       const uint32_t since = info.role == Role::kPrefill ? kCachedTokensVersion : kFirstPageVersion;
       const bool plans =
-          info.tensor_rank.rank == 0 && (info.role == Role::kDecode || info.pp_rank == 0);
+          info.place() == 0;
       if (plans && info.fingerprint.protocol_version >= since) {
         caches.emplace_back(info.role, info.instance);
       }

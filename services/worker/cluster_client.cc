@@ -46,7 +46,7 @@ absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {
   peer.chain_id = info.chain_id();
   peer.decode_id = info.decode_id();
   peer.pp_rank = info.pp_rank();
-  peer.pp_size = info.pp_size();
+  peer.pp_size = std::max(1, info.pp_size());  // Decode services of before said none.
   peer.decodes = info.decodes();
   peer.protocol_version = info.fingerprint().protocol_version();
   if (info.has_tensor_rank()) {

@@ -71,7 +71,7 @@ TEST_F(KvOutboxRanksTest, EachRankGetsItsHeadsAndTheLastMessageEndsTheSend) {
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(data_[i].decode, i < 2 ? kDecode : kFollower);
     EXPECT_EQ(data_[i].ticket, RanksTicket(9));
-    EXPECT_EQ(data_[i].heads, i < 2 ? (IndexRange{0, 1}) : (IndexRange{1, 2}));
+    EXPECT_EQ(data_[i].box.heads, i < 2 ? (IndexRange{0, 1}) : (IndexRange{1, 2}));
     EXPECT_EQ(data_[i].first_page, i % 2 == 0 ? 0 : 3);
     EXPECT_EQ(data_[i].local_page, i % 2 == 0 ? 4 : 2);
     EXPECT_EQ(data_[i].page_count, i % 2 == 0 ? 3 : 1);
@@ -90,8 +90,8 @@ TEST_F(KvOutboxRanksTest, EachRankGetsItsHeadsAndTheLastMessageEndsTheSend) {
 TEST_F(KvOutboxRanksTest, PartsAreCountedByWhatTheRankGets) {
   SendTo(RanksTicket(9, {kFollower, kThird, kFourth}), 1, 9, {4});
   ASSERT_EQ(data_.size(), 4u) << "two have copies of each head";
-  EXPECT_EQ(data_[1].heads, data_[0].heads);
-  EXPECT_NE(data_[2].heads, data_[0].heads);
+  EXPECT_EQ(data_[1].box.heads, data_[0].box.heads);
+  EXPECT_NE(data_[2].box.heads, data_[0].box.heads);
   for (const SendKvMessage& message : data_) EXPECT_EQ(message.part, 0);
 }
 
@@ -306,7 +306,7 @@ TEST_F(CopyTest, SendsToThoseRanksThatItHasARouteTo) {
   SendTo(RanksTicket(9), 1, 9, {4});
   ASSERT_EQ(data_.size(), 1u);
   EXPECT_EQ(data_[0].decode, kFollower);
-  EXPECT_EQ(data_[0].heads, (IndexRange{1, 2}));
+  EXPECT_EQ(data_[0].box.heads, (IndexRange{1, 2}));
   EXPECT_EQ(data_[0].bytes, kPage);
   EndData();
   SendTo(RanksTicket(8, {kFollower, kThird, kFourth}), 2, 8, {4});

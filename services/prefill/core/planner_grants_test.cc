@@ -358,11 +358,11 @@ TEST_F(GrantsTest, ATicketWaitsForEveryRank) {
   Send(Request(1));
   const std::vector<GrantKv> grants = All<GrantKv>();
   ASSERT_EQ(grants.size(), 2u);
-  EXPECT_EQ(grants[1].rank, 1);
+  EXPECT_EQ(grants[1].member, 1);
   EXPECT_EQ(grants[0].grant.pages, grants[1].grant.pages);
   EXPECT_TRUE(All<HandOutTicket>().empty());
   const KvGrant grant = grants[0].grant;
-  Send(RankGranted{1, grant.slot, grant.generation});
+  Send(MemberGranted{1, grant.slot, grant.generation});
   ASSERT_EQ(All<HandOutTicket>().size(), 1u);
   const Ticket ticket = All<HandOutTicket>()[0].ticket;
   EXPECT_EQ(ticket.followers, (std::vector<InstanceRef>{{"decode-0-1", 7}}));
@@ -388,7 +388,7 @@ TEST_F(GrowingGrantsTest, AGrantWithoutATicketIsGrantedAgain) {
   Up(3, 2);
   Send(Request(1, 15, 20));
   const KvGrant first = All<GrantKv>().at(0).grant;
-  Send(RankGranted{1, first.slot, first.generation});
+  Send(MemberGranted{1, first.slot, first.generation});
   const Ticket ticket = All<HandOutTicket>().at(0).ticket;
   Commit(ticket, 41, 1);
   Commit(ticket);
