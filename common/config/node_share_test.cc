@@ -185,7 +185,8 @@ TEST(NodeShareTest, WhatCannotBeOfADecodeServiceIsRefusedNamingBothSides) {
   const Row rows[] = {
       {{"--tp-size=4", "--nnodes=3", "--node-rank=0"},
        "nnodes",
-       {"got 3", "the 4 processes of a decode service: tp_size = 4", "flag --nnodes"}},
+       {"got 3", "the 4 processes of a decode service: pp_size = 1 times tp_size = 4",
+        "flag --nnodes"}},
       {{"--nnodes=2", "--node-rank=0"}, "nnodes", {"got 2", "the 1 processes"}},
       {{"--tp-size=2", "--nnodes=2"}, "node_rank", {"required beside nnodes = 2"}},
       {{"--tp-size=2", "--nnodes=2", "--node-rank=0", "--tp-rank=1"},

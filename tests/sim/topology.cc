@@ -86,7 +86,8 @@ void DrawDecodeStages(Random& random, Topology& topology) {
   if (!random.Chance(0.27) || topology.layers < 2) return;
   topology.decode_stages = random.Chance(0.6) || topology.layers < 3 ? 2 : 3;
   if (topology.decode_ranks == 4) topology.decode_ranks = 2;
-  if (topology.decode_members() > 3 && topology.decodes > 2) --topology.decodes;
+  const int serving = topology.decodes - (topology.stranger ? 1 : 0) - (topology.lonely ? 1 : 0);
+  if (topology.decode_members() > 3 && serving > 1) --topology.decodes;
   if (topology.members() > 4) topology.chains = 1;
 }
 

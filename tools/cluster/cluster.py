@@ -146,7 +146,8 @@ class Process:
 
 class Cluster:
     """A router, `chains` chains of `stages` prefill stages, each of `ranks` processes, `decodes` decode
-    services, each of `decode_stages` stages of `decode_ranks` processes, and `colocated` chains that also decode, of as many stages and ranks.
+    services, each of `decode_stages` stages of `decode_ranks` processes, and `colocated` chains that also decode,
+    of as many stages and ranks as the chains.
 
     `flags` go to every worker. `tls`: the context of HTTPS clients, if the router's flags ask for HTTPS."""
 

@@ -326,5 +326,50 @@ TEST_F(IdleCopyDeathTest, OneWithoutARouteSendsNothing) {
   EXPECT_DEATH(SendTo(RanksTicket(9), 1, 9, {4}), "rank 1 of 4 writes nothing to decode-0");
 }
 
+// ---- Decode services of several stages ----
+
+// Layers [2, 6) of fifty bytes a layer and page.
+class KvOutboxStagesTest : public KvOutboxRanksTest {
+ protected:
+  static KvOutboxOptions Options() {
+    KvOutboxOptions options = SmallOptions();
+    options.kv_heads = 2;
+    options.layers = {2, 6};
+    options.page_bytes = 200;
+    return options;
+  }
+  KvOutboxStagesTest() : KvOutboxRanksTest(Options()) {}
+  static Ticket StagesTicket() {
+    Ticket ticket = RanksTicket(9, {kFollower, kThird});
+    ticket.stages = {{0, 2}, {2, 5}, {5, 6}};
+    return ticket;
+  }
+};
+
+TEST_F(KvOutboxStagesTest, EachStageGetsTheLayersThatBothHave) {
+  SendTo(StagesTicket(), 1, 9, {4});
+  ASSERT_EQ(data_.size(), 2u) << "the first has none of them";
+  EXPECT_EQ(data_[0].decode, kFollower);
+  EXPECT_EQ(data_[0].box, (KvBox{{2, 5}, {0, 2}}));
+  EXPECT_EQ(data_[0].bytes, 150u);
+  EXPECT_EQ(data_[1].decode, kThird);
+  EXPECT_EQ(data_[1].box, (KvBox{{5, 6}, {0, 2}}));
+  EXPECT_EQ(data_[1].bytes, 50u);
+}
+
+TEST_F(KvOutboxStagesTest, TheFirstTokenGoesToTheLastStage) {
+  CommitTo(StagesTicket(), 1, 9);
+  ASSERT_EQ(commits_.size(), 2u);
+  EXPECT_EQ(commits_[0].layers, (LayerRange{2, 5}));
+  EXPECT_FALSE(commits_[0].first_token.has_value());
+  EXPECT_EQ(commits_[1].layers, (LayerRange{5, 6}));
+  EXPECT_TRUE(commits_[1].first_token.has_value());
+  EndCommits();
+  ReceiveFrom(kFollower, KvReceiptKind::kComplete);
+  EXPECT_TRUE(sent_.empty());
+  ReceiveFrom(kThird, KvReceiptKind::kComplete);
+  EXPECT_EQ(sent_.size(), 1u);
+}
+
 }  // namespace
 }  // namespace baton::prefill

@@ -428,5 +428,89 @@ TEST_F(GrantsTest, GenerationsGoOnFromWhatRanksHaveHad) {
   EXPECT_EQ(All<GrantKv>().at(0).grant.generation, 43u);
 }
 
+// ---- Stages ----
+
+class StagedGrantsTest : public GrantsTest {
+ protected:
+  // Two stages of two ranks: members 0 and 1 have layers [0, 3), 2 and 3 the others.
+  void UpStaged() {
+    ChainUp up{kEpoch, 2, 64};
+    up.stage_layers = {3, 3};
+    up.ranks = 2;
+    up.followers = {{"d-1", 7}, {"d-2", 7}, {"d-3", 7}};
+    Send(up);
+  }
+  void Granted(const KvGrant& grant) {
+    for (int member = 1; member < 4; ++member) {
+      Send(MemberGranted{member, grant.slot, grant.generation});
+    }
+  }
+};
+
+TEST_F(StagedGrantsTest, EveryMemberIsGrantedItsOwnLayers) {
+  UpStaged();
+  Send(Request(1));
+  const std::vector<GrantKv> grants = All<GrantKv>();
+  ASSERT_EQ(grants.size(), 4u);
+  for (size_t member = 0; member < 4; ++member) {
+    EXPECT_EQ(grants[member].member, static_cast<int>(member));
+    EXPECT_EQ(grants[member].grant.pages, grants[0].grant.pages);
+    for (const KvWriter& writer : grants[member].grant.writers) {
+      EXPECT_GE(writer.layers.begin, member < 2 ? 0 : 3);
+      EXPECT_LE(writer.layers.end, member < 2 ? 3 : 6);
+    }
+  }
+  ASSERT_EQ(grants[0].grant.writers.size(), 2u) << "both have some of its layers";
+  EXPECT_EQ(grants[0].grant.writers[1].layers, (LayerRange{2, 3}));
+  ASSERT_EQ(grants[2].grant.writers.size(), 1u);
+  EXPECT_EQ(grants[2].grant.writers[0].instance.id, "prefill-1");
+  EXPECT_TRUE(All<HandOutTicket>().empty());
+  Granted(grants[0].grant);
+  ASSERT_EQ(All<HandOutTicket>().size(), 1u);
+  const Ticket ticket = All<HandOutTicket>()[0].ticket;
+  EXPECT_EQ(ticket.places(), 4);
+  EXPECT_EQ(ticket.ranks(), 2);
+  EXPECT_EQ(ticket.stages, (std::vector<LayerRange>{{0, 3}, {3, 6}}));
+}
+
+TEST_F(StagedGrantsTest, TheFirstTokenIsThatOfWhoDrawsTheNext) {
+  UpStaged();
+  Send(Request(1));
+  const KvGrant grant = All<GrantKv>().at(0).grant;
+  Granted(grant);
+  const auto commit = [&](int member, std::optional<int32_t> token) {
+    std::optional<SampledToken> first;
+    if (token.has_value()) first = SampledToken{*token, -1, {}};
+    Send(KvHeard{member, KvCommitted{grant.slot, grant.generation, first, 0}});
+  };
+  commit(2, 41);
+  commit(3, 40);
+  commit(0, std::nullopt);
+  EXPECT_TRUE(All<DeliverToken>().empty()) << "member 1 lacks its heads";
+  commit(1, std::nullopt);
+  ASSERT_EQ(All<DeliverToken>().size(), 1u);
+  EXPECT_EQ(All<DeliverToken>()[0].token.token, 41);
+  ASSERT_EQ(plans_.size(), 1u);
+  EXPECT_TRUE(plans_[0].opens.at(0).adopted());
+}
+
+TEST_F(StagedGrantsTest, ACommitWithoutAFirstTokenEndsItsRequestAlone) {
+  UpStaged();
+  Send(Request(1));
+  const KvGrant grant = All<GrantKv>().at(0).grant;
+  Granted(grant);
+  for (int member = 0; member < 4; ++member) {
+    Send(KvHeard{member, KvCommitted{grant.slot, grant.generation, std::nullopt, 0}});
+  }
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_TRUE(absl::IsInternal(finished_[0].status));
+  for (int member = 0; member < 3; ++member) {
+    Send(KvHeard{member, KvDrained{grant.slot, grant.generation}});
+  }
+  EXPECT_EQ(used(), 2) << "the last stage's second rank may still be written to";
+  Send(KvHeard{3, KvDrained{grant.slot, grant.generation}});
+  EXPECT_EQ(used(), 0);
+}
+
 }  // namespace
 }  // namespace baton::prefill
