@@ -60,17 +60,20 @@ TEST(NodeShareTest, EveryPlaceIsOneNodes) {
   }
 }
 
-TEST(NodeShareTest, ADecodeServiceIsOneStage) {
+TEST(NodeShareTest, ADecodeServiceIsDealtOutLikeAChain) {
   v1::Options options;
   options.set_disaggregation_mode("decode");
-  options.set_pp_size(3);  // For chains; a decode service ignores it.
+  options.set_pp_size(1);
   options.set_tp_size(4);
   options.set_nnodes(2);
   options.set_node_rank(1);
   EXPECT_THAT(PlacesHere(options), ElementsAre(StageRank{0, 2}, StageRank{0, 3}));
+  options.set_pp_size(2);
+  EXPECT_THAT(PlacesHere(options),
+              ElementsAre(StageRank{1, 0}, StageRank{1, 1}, StageRank{1, 2}, StageRank{1, 3}));
   options.set_nnodes(1);
   options.set_node_rank(0);
-  EXPECT_EQ(PlacesHere(options).size(), 4u);
+  EXPECT_EQ(PlacesHere(options).size(), 8u);
 }
 
 TEST(NodeShareTest, OneWorkerIsItsOwnPlace) {

@@ -143,7 +143,10 @@ absl::StatusOr<std::unique_ptr<DecodeService>> DecodeService::Create(const Decod
   };
   BATON_ASSIGN_OR_RETURN(service->chain_, prefill::PrefillService::Create(
                                               ChainOptionsOf(options, *parts.executor), chain));
-  BATON_RETURN_IF_ERROR(service->kv_->Start());
+  if (absl::Status status = service->kv_->Start(); !status.ok()) {
+    if (options.pp_size > 1) parts.data_plane->Unregister(MessageKind::kActivations);
+    return status;
+  }
   return service;
 }
 

@@ -283,16 +283,6 @@ TEST_F(MembershipDecodeRanksTest, RanksThatCantBeAreRefusedByField) {
   EXPECT_EQ(FieldOf(Join(unnamed)), "decode_id");
 }
 
-// A decode process's place in a chain is ignored.
-TEST_F(MembershipDecodeRanksTest, StagesOfADecodeRankMeanNothing) {
-  std::vector<WorkerInfo> service = Service();
-  service[0].pp_size = 0;
-  service[1].pp_rank = 5;
-  service[1].chain_id = "c0";
-  JoinAll(Together({TestStage("c0", 0, 1)}, service));
-  EXPECT_THAT(members_.ReadyPairs(), SizeIs(1));
-}
-
 // ---- Stages ----
 
 TEST_F(MembershipDecodeRanksTest, AServiceIsWholeWithEachOfItsStages) {
