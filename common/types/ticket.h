@@ -34,9 +34,9 @@ struct Ticket {
   uint64_t generation = 0;  // Never 0, never reused within an incarnation.
   int prompt_tokens = 0;
   int prompt_pages = 0;
-  // The decode service's processes behind `decode`, stage by stage, each one's ranks in order. Slot,
-  // generation and the prompt's pages are the same on all; each checks by its own incarnation what
-  // arrives.
+  // The decode service's processes behind `decode`, stage by stage, each one's ranks in order.
+  // Slot, generation and the prompt's pages are the same on all; each checks by its own incarnation
+  // what arrives.
   std::vector<InstanceRef> followers = {};
   // Decode holds the prompt's pages before this one: the writers send from here on. There is at
   // least one to send.
@@ -45,7 +45,7 @@ struct Ticket {
   std::vector<LayerRange> stages = {};
 
   int places() const { return 1 + static_cast<int>(followers.size()); }
-  int ranks() const {  // Of each stage.
+  int ranks() const {  // In each stage.
     return stages.empty() ? places() : places() / static_cast<int>(stages.size());
   }
   const InstanceRef& place(int index) const {

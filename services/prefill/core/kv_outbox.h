@@ -5,10 +5,11 @@
 // more: what is not under way then ends at once.
 //
 // A decode service of several stages and ranks is as many destinations (common/kv/head_routes.h): a
-// send has a share for each of them that has layers and heads of this one, with these, and ends when
-// all of them have. Receipts and checksums are each destination's own; an error of any of them ends
-// the attempt. Where a share has a part of this process's pages its messages are gathered from many
-// runs, which takes memory: so no more than `gathered_bytes` of these are under way to all together.
+// send has a share for each of them that has layers and heads of this one, with these, and ends
+// when all of them have. Receipts and checksums are each destination's own; an error of any of them
+// ends the attempt. Where a share has a part of this process's pages its messages are gathered from
+// many runs, which takes memory: so no more than `gathered_bytes` of these are under way to all
+// together.
 //
 // A message is exported before it is sent: brought to where a transport reads it, and hashed
 // (common/engine/kv_memory.h); a device may take its time for that. A request's commit leaves when
@@ -109,9 +110,9 @@ class KvOutbox {
   explicit KvOutbox(const KvOutboxOptions& options);
 
   // Each ends with exactly one KvSent, when none of its messages is under way. A commit that did
-  // not fail also waits until every decode process that it went to has replied that all is there, or
-  // that it does not wait for it. The ticket's number of ranks can share the model's KV heads, and
-  // this rank sends to at least one of them (the stage's core has checked).
+  // not fail also waits until every decode process that it went to has replied that all is there,
+  // or that it does not wait for it. The ticket's number of ranks can share the model's KV heads,
+  // and this rank sends to at least one of them (the stage's core has checked).
   void Add(const SendKv& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
   void Add(const SendCommit& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
 
@@ -143,7 +144,7 @@ class KvOutbox {
   struct Share {
     InstanceRef decode;
     KvBox box;
-    size_t page_bytes = 0;  // Of the box.
+    size_t page_bytes = 0;  // The box's.
     size_t next_page = 0;   // First page of the send, and part of it, not under way yet.
     int next_part = 0;
     int under_way = 0;

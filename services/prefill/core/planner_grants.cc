@@ -2,10 +2,10 @@
 // decoded from the commit on, like those that the chain has read itself.
 //
 // A grant stands on every member's lease table (common/kv/lease_table.h), for its own layers and
-// heads, before anybody has its ticket, and counts as committed when every member says so. With that
-// it is revoked: nothing is written any more, and a writer that asks again is told that it is over.
-// A request's pages come free when every member has drained its grant and every stage has closed it.
-// So no late write meets another owner's page, on any stage.
+// heads, before anybody has its ticket, and counts as committed when every member says so. With
+// that it is revoked: nothing is written any more, and a writer that asks again is told that it is
+// over. A request's pages come free when every member has drained its grant and every stage has
+// closed it. So no late write meets another owner's page, on any stage.
 //
 // Grants go out between plans, in the order of turns, as soon as there is room: a ticket waits for
 // no step. Their room is a place, a slot, and pages as for any prompt. What gives way with a ticket
@@ -37,7 +37,7 @@ const std::string& WhoDraws(const std::vector<KvWriter>& writers, int layers) {
       ->instance.id;
 }
 
-// Of each stage; one alone has all.
+// Each stage's; one alone has all.
 std::vector<LayerRange> LayersOf(const ChainUp& up, int layers) {
   if (up.stages == 1) return {{0, layers}};
   std::vector<LayerRange> of_stages;
