@@ -237,7 +237,8 @@ std::string OptionsMarkdown() {
       "`baton worker --disaggregation-mode=...`; with null, colocated, a worker takes prefill's "
       "but\n"
       "for `--max-prefill-requests`. `baton serve` takes up's, but for `--decodes`,\n"
-      "`--decode-pp-size` and `--decode-tp-size`, and `baton validate` every option of a cluster's processes.\n";
+      "`--decode-pp-size` and `--decode-tp-size`, and `baton validate` every option of a cluster's "
+      "processes.\n";
   std::string group;
   for (const Option& option : OptionTable()) {
     if (option.spec->group() != group) {

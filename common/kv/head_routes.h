@@ -61,15 +61,15 @@ struct KvBox {
 };
 
 // What `source` sends to `destination`: the layers that both have, of the heads of their route.
-// Over all sources whose layers are the model's, each layer and head of `destination` is in one box.
-// The numbers of ranks have been checked.
+// Over all sources whose layers are the model's, each layer and head of `destination` is in one
+// box. The numbers of ranks have been checked.
 std::optional<KvBox> BoxBetween(int kv_heads, const KvPlace& source, const KvPlace& destination);
 
 // The places of a decode service with this ticket, in its order, in a model of so many layers.
 std::vector<KvPlace> PlacesOf(const Ticket& ticket, int layers);
 
-// The writers of a prompt that send something to `destination`, in their order, each with the layers
-// that both have. Stages may have different numbers of ranks. The numbers of ranks have been
+// The writers of a prompt that send something to `destination`, in their order, each with the
+// layers that both have. Stages may have different numbers of ranks. The numbers of ranks have been
 // checked.
 std::vector<KvWriter> WritersTo(const std::vector<KvWriter>& writers, int kv_heads,
                                 const KvPlace& destination);

@@ -94,9 +94,8 @@ void Send(const KvBox& box, const KvPlace& from, const KvPlace& to, int kv_heads
   for (size_t offset = 0; offset < sent.PageBytes(); offset += part) {
     const size_t bytes = std::min(part, sent.PageBytes() - offset);
     std::vector<uint64_t> message(sent.PageBytes());
-    for (const PageRun& run :
-         MessageRuns(box.layers, box.heads, BandOf(from, kv_heads),
-                     KvHeadsOf(kv_heads, from.rank).begin, offset, bytes)) {
+    for (const PageRun& run : MessageRuns(box.layers, box.heads, BandOf(from, kv_heads),
+                                          KvHeadsOf(kv_heads, from.rank).begin, offset, bytes)) {
       std::copy_n(source.begin() + static_cast<std::ptrdiff_t>(run.destination_offset), run.bytes,
                   message.begin() + static_cast<std::ptrdiff_t>(run.source_offset));
     }

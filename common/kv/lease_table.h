@@ -52,9 +52,9 @@ struct KvDataHeader {
   auto operator<=>(const KvDataHeader&) const = default;
 };
 
-// A writer's statement that it has sent all of the layers that both ends have. The last stage's rank
-// 0 tells the first token to those that have the last layer. When it is sent again, it asks what has
-// arrived.
+// A writer's statement that it has sent all of the layers that both ends have. The last stage's
+// rank 0 tells the first token to those that have the last layer. When it is sent again, it asks
+// what has arrived.
 struct KvCommit {
   uint32_t slot = 0;
   uint64_t generation = 0;

@@ -153,11 +153,10 @@ std::string ShapeText(const v1::Options& options) {
                         ranks == 1 ? " rank" : " ranks");
   }
   const int64_t stages = options.pp_size();
-  const std::string name = IsDecode(options)
-                               ? absl::StrCat("decode service ", options.decode_id())
-                               : options.chain_id();
-  return absl::StrCat(name, config::IsColocated(options) ? ", colocated, " : ", ",
-                      stages, stages == 1 ? " stage" : " stages",
+  const std::string name =
+      IsDecode(options) ? absl::StrCat("decode service ", options.decode_id()) : options.chain_id();
+  return absl::StrCat(name, config::IsColocated(options) ? ", colocated, " : ", ", stages,
+                      stages == 1 ? " stage" : " stages",
                       ranks == 1 ? "" : absl::StrCat(" of ", ranks, " ranks"));
 }
 

@@ -108,8 +108,8 @@ std::optional<Placement> KvReceiver::Refuse(const char* reason, const absl::Stat
   return std::nullopt;
 }
 
-// The runs of a message's bytes in each page: one run if the message has all heads of this process in
-// its layers.
+// The runs of a message's bytes in each page: one run if the message has all heads of this process
+// in its layers.
 std::vector<PageRun> KvReceiver::RunsOf(const KvPlacement& allowed) const {
   const KvGeometry& kv = options_.executor->kv();
   const KvBand held{{kv.layer_begin, kv.layer_end}, kv.kv_heads, kv.HeadBytes(), kv.planes};

@@ -109,10 +109,11 @@ def test_every_stage_of_a_decode_service_is_a_pod():
     assert "BATON_DECODE_INDEX" in rendered.env("decode")
     assert chart({"decode": {"parallelism": {"pp": 2}}}).options("decode")["decode_id"] == "baton-pp2"
     assert "decode_id" not in chart().options("decode")
-    # Its pods speak to one another.
+
     def peers(policy, way, end):
         return [peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
                 for rule in policy["spec"][way] for peer in rule.get(end, []) if "podSelector" in peer]
+    # Its pods speak to one another.
     policy = rendered.get("NetworkPolicy", "baton-decode")
     assert peers(policy, "ingress", "from").count("decode") == 2 and peers(policy, "egress", "to").count("decode") == 2
 

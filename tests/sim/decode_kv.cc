@@ -135,9 +135,9 @@ std::vector<DecodeKv::Landing> DecodeKv::LandingsOf(const KvPlacement& placement
   const IndexRange held = KvHeadsOf(kv_heads, rank_);
   const int sent_heads = placement.heads.size();
   const size_t head_bytes = topology_.Layout().WithHeads(1).BytesPerLayer() / 2;
-  const std::vector<PageRun> runs = MessageRuns(
-      placement.layers, placement.heads, {layers_, held.size(), head_bytes},
-      held.begin, placement.offset_bytes, placement.page_bytes);
+  const std::vector<PageRun> runs =
+      MessageRuns(placement.layers, placement.heads, {layers_, held.size(), head_bytes}, held.begin,
+                  placement.offset_bytes, placement.page_bytes);
   // One run if all heads are sent; else one for the keys and one for the values of each layer.
   const size_t of_a_run = static_cast<size_t>(sent_heads) * head_bytes;
   const size_t first = placement.offset_bytes / of_a_run;
@@ -269,9 +269,9 @@ void DecodeKv::CheckHandedOver(const KvCommitted& committed) {
     const int page = pages[static_cast<size_t>(position / topology_.page_size)];
     for (int layer = 0; layer < layers_.size(); ++layer) {
       // What lies behind the prompt was written for another sequence, and is cleared.
-      const uint64_t expected =
-          position < sequence->inputs.prompt_tokens ? sequence->X(position, layers_.begin + layer) & held
-                                                    : 0;
+      const uint64_t expected = position < sequence->inputs.prompt_tokens
+                                    ? sequence->X(position, layers_.begin + layer) & held
+                                    : 0;
       if (memory_.Get(page, layer, position % topology_.page_size) == expected) continue;
       world_.Violate(absl::StrCat("I3: ", self_.id, " takes generation ", committed.generation,
                                   " for complete, and position ", position, " layer ", layer,

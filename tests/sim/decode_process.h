@@ -1,5 +1,6 @@
-// A simulated decode service, or the first process of one: the real ChainPlanner, TicketBook and Wiring above
-// what every rank has (decode_rank.h). A witness holds the planner to what its headers promise.
+// A simulated decode service, or the first process of one: the real ChainPlanner, TicketBook and
+// Wiring above what every rank has (decode_rank.h). A witness holds the planner to what its headers
+// promise.
 #ifndef TESTS_SIM_DECODE_PROCESS_H_
 #define TESTS_SIM_DECODE_PROCESS_H_
 

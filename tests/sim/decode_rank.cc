@@ -144,8 +144,8 @@ void DecodeRank::Pass(const prefill::SendActivations& send) {
   if (send.epoch != epoch_ || !membership_->Lives(neighbours_.next()->endpoint)) {
     return ended(absl::UnavailableError("the endpoint is dead"));
   }
-  const auto output = std::make_shared<const DecodeSteps::Activations>(
-      steps_.TakeOutput(send.epoch, send.number));
+  const auto output =
+      std::make_shared<const DecodeSteps::Activations>(steps_.TakeOutput(send.epoch, send.number));
   int tokens = 0;
   for (const DecodeSteps::Passed& row : output->rows) tokens += static_cast<int>(row.x.size());
   if (tokens != send.token_count) {

@@ -1,5 +1,5 @@
-// The first process's way to the others of its simulated decode service: the real wiring over calls that
-// break, orders and reports. Plays services/links/chain_wiring.
+// The first process's way to the others of its simulated decode service: the real wiring over calls
+// that break, orders and reports. Plays services/links/chain_wiring.
 #include <algorithm>
 #include <utility>
 #include <variant>
@@ -242,8 +242,7 @@ void DecodeProcess::ReceiveReady(const links::StageReady& ready, uint64_t newest
   ReceiveFromFollower(ready);
 }
 
-void DecodeProcess::ReceiveReport(int member, uint64_t epoch,
-                                  const prefill::PlannerEvent& report) {
+void DecodeProcess::ReceiveReport(int member, uint64_t epoch, const prefill::PlannerEvent& report) {
   in_hand_ = report;
   ReceiveFromFollower(links::ReportHeard{member, epoch});
   in_hand_.reset();

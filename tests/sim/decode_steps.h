@@ -106,10 +106,10 @@ class DecodeSteps {
   SimGroup& group_;
   const Hooks hooks_;
   uint64_t epoch_ = 0;
-  std::vector<InstanceRef> members_;  // The epoch's.
+  std::vector<InstanceRef> members_;         // The epoch's.
   std::map<uint64_t, Activations> inputs_;   // By plan; not yet computed.
   std::map<uint64_t, Activations> outputs_;  // By plan; not yet passed on.
-  std::deque<Step> steps_;            // The first is being computed.
+  std::deque<Step> steps_;                   // The first is being computed.
 };
 
 }  // namespace baton::sim

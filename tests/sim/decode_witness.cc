@@ -219,8 +219,7 @@ void DecodeWitness::CheckGrant(const Session& session, const Grant& grant,
   }
   std::vector<KvWriter> writers;
   for (const KvWriter& writer : session.request.writers) {
-    const LayerRange sent =
-        topology_.SentTo(writer.layers, writer.tensor_rank.rank, action.member);
+    const LayerRange sent = topology_.SentTo(writer.layers, writer.tensor_rank.rank, action.member);
     if (sent.size() > 0) writers.push_back({writer.instance, sent, writer.tensor_rank});
   }
   if (action.grant.writers != writers) Complain(attempt_id, "is granted to other writers");
@@ -239,8 +238,7 @@ void DecodeWitness::See(const prefill::HandOutTicket& action) {
   if (!granted) Complain(action.attempt_id, "has a ticket that not every rank knows of");
   if (ticket.decode != self_ || ticket.prompt_tokens != session->sequence->inputs.prompt_tokens ||
       ticket.prompt_pages != session->sequence->prompt_pages ||
-      ticket.places() != topology_.decode_members() ||
-      ticket.ranks() != topology_.decode_ranks) {
+      ticket.places() != topology_.decode_members() || ticket.ranks() != topology_.decode_ranks) {
     Complain(action.attempt_id, "has another's ticket");
   }
 }

@@ -105,10 +105,7 @@ constexpr Malformed kMalformed[] = {
        AsDecode(w), w.layers = {0, 6}, w.tensor_rank = {0, 2};
      }},
     {"decode_id", [](Info& w) { w.role = Role::kDecode; }},
-    {"layers",
-     [](Info& w) {
-       w.role = Role::kDecode, w.decode_id = "intruders", w.pp_rank = 2;
-     }},
+    {"layers", [](Info& w) { w.role = Role::kDecode, w.decode_id = "intruders", w.pp_rank = 2; }},
     {"page_count", [](Info& w) { w.page_count = 0; }},
     {"max_running_requests", [](Info& w) { w.max_running_requests = 0; }},
     {"max_context_tokens", [](Info& w) { w.max_context_tokens = 0; }},

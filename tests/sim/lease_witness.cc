@@ -29,8 +29,7 @@ void LeaseWitness::Granted(const KvGrant& grant) {
         !topology_.WritesTo(who.tensor_rank.rank, rank_.rank)) {
       Complain(who.instance.id + " is a writer, and of another number of ranks, or has copies");
     }
-    if (who.layers.size() < 1 || who.layers.begin < layers_.begin ||
-        who.layers.end > layers_.end) {
+    if (who.layers.size() < 1 || who.layers.begin < layers_.begin || who.layers.end > layers_.end) {
       Complain(who.instance.id + " is a writer of layers that are another stage's");
     }
     writer.heard_us = world_.now_us();

@@ -112,9 +112,8 @@ class Shrinker {
 
   bool SmallerCluster() {
     bool smaller = false;
-    for (int Topology::*size :
-         {&Topology::chains, &Topology::routers, &Topology::decodes, &Topology::stages,
-          &Topology::decode_stages}) {
+    for (int Topology::*size : {&Topology::chains, &Topology::routers, &Topology::decodes,
+                                &Topology::stages, &Topology::decode_stages}) {
       while (best_.scenario.topology.*size > 1) {
         Topology topology = best_.scenario.topology;
         --(topology.*size);

@@ -281,8 +281,7 @@ void StageWitness::See(const prefill::SendCommitMessage& action) {
       Complain(action.attempt_id, "asks after a commit that never left");
     return;
   }
-  const size_t parts_per_page =
-      (PageBytes(place) + outbox_.part_bytes - 1) / outbox_.part_bytes;
+  const size_t parts_per_page = (PageBytes(place) + outbox_.part_bytes - 1) / outbox_.part_bytes;
   const size_t all = request->open.pages.size() * parts_per_page;
   const size_t sent = request->parts[action.decode].size();
   const bool first = request->commits_sent.insert(action.decode).second;

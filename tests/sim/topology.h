@@ -22,8 +22,8 @@ namespace baton::sim {
 
 struct Topology {
   int routers = 1;
-  int stages = 1;        // Per chain.
-  int ranks = 1;         // Per stage.
+  int stages = 1;         // Per chain.
+  int ranks = 1;          // Per stage.
   int decode_stages = 1;  // Per decode service.
   int decode_ranks = 1;   // Per stage of one.
   int kv_heads = 2;

@@ -32,7 +32,8 @@ std::vector<worker::PeerWorker> FindMembers(const ChainPlace& place,
 absl::Status Blame(const absl::Status& cause, const worker::PeerWorker& member) {
   const std::string& name = member.instance.id;
   const std::string blamed = InstanceOf(cause).value_or(name);
-  const std::string place = NameOfPlace(member.role, member.pp_rank, member.pp_size, member.tensor_rank);
+  const std::string place =
+      NameOfPlace(member.role, member.pp_rank, member.pp_size, member.tensor_rank);
   // A member that reports the loss of another is not lost itself.
   const absl::Status status = absl::UnavailableError(
       absl::StrCat(place, " (", name, ")", blamed == name ? " is lost: " : ": ", cause.message()));

@@ -12,8 +12,8 @@
 
 namespace baton::links {
 
-// A member, as messages write it: "rank 1 of prefill stage 2", "decode stage 1"; of a decode service
-// of one stage "rank 1 of decode service".
+// A member, as messages write it: "rank 1 of prefill stage 2", "decode stage 1"; of a decode
+// service of one stage "rank 1 of decode service".
 std::string NameOfPlace(Role role, int stage, int stages, TensorRank rank);
 
 // One process's place in a chain: a stage, or a rank of one. The members of a chain are counted

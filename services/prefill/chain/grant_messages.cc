@@ -119,8 +119,8 @@ absl::StatusOr<PlannerEvent> FromProto(int member, const v1::DecodeReport& proto
     case v1::DecodeReport::COMMITTED: {
       KvCommitted committed{slot, generation, {}, proto.bytes()};
       if (proto.has_first_token()) {
-        committed.first_token = rpc::SampledFromProto(proto.first_token().token_id(),
-                                                      proto.first_token().logprobs());
+        committed.first_token =
+            rpc::SampledFromProto(proto.first_token().token_id(), proto.first_token().logprobs());
       }
       return KvHeard{member, std::move(committed)};
     }

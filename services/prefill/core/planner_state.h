@@ -76,8 +76,7 @@ class RankTally {
 class MembersLeft {
  public:
   MembersLeft() = default;
-  explicit MembersLeft(int members)
-      : left_(static_cast<size_t>(members), true), count_(members) {}
+  explicit MembersLeft(int members) : left_(static_cast<size_t>(members), true), count_(members) {}
 
   // Whether it had not been said yet.
   bool Strike(int member) {

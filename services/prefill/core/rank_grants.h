@@ -1,6 +1,6 @@
 // What a process's lease table has been told to take, until nothing writes there any more. On the
-// member that plans and on every other one of a chain that is granted KV; an epoch ends with all that
-// it has brought, and the next one begins when nothing of it is left.
+// member that plans and on every other one of a chain that is granted KV; an epoch ends with all
+// that it has brought, and the next one begins when nothing of it is left.
 //
 // Grants come from another process, and the table holds those who give them to their promises. So
 // each is checked against what came before it; one that makes no sense ends the epoch, since the

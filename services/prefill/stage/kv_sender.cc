@@ -41,14 +41,14 @@ KvOutboxOptions OutboxOptions(const Executor& executor) {
   return options;
 }
 
-// Where what a message carries lies: one piece if it has all of its pages, which are then neighbours.
+// Where what a message carries lies: one piece if it has all of its pages, which are then
+// neighbours.
 std::vector<KvPiece> PiecesOf(const SendKvMessage& message, const KvGeometry& kv) {
   const LayerRange layers{kv.layer_begin, kv.layer_end};
   const size_t of_each = message.bytes / static_cast<size_t>(message.page_count);
-  const std::vector<PageRun> runs =
-      MessageRuns(message.box.layers, message.box.heads,
-                  {layers, kv.kv_heads, kv.HeadBytes(), kv.planes}, kv.head_begin,
-                  message.offset_bytes, of_each);
+  const std::vector<PageRun> runs = MessageRuns(message.box.layers, message.box.heads,
+                                                {layers, kv.kv_heads, kv.HeadBytes(), kv.planes},
+                                                kv.head_begin, message.offset_bytes, of_each);
   std::vector<KvPiece> pieces;
   for (int page = 0; page < message.page_count; ++page) {
     for (const PageRun& run : runs) {
@@ -70,8 +70,7 @@ std::vector<KvPiece> PiecesOf(const SendKvMessage& message, const KvGeometry& kv
 }  // namespace
 
 KvSender::KvSender(Options options)
-    : options_(std::move(options)),
-      outbox_(OutboxOptions(*options_.executor)) {}
+    : options_(std::move(options)), outbox_(OutboxOptions(*options_.executor)) {}
 
 absl::Status KvSender::Start() {
   return options_.data_plane->Register(MessageKind::kKvControl, this);

@@ -71,7 +71,7 @@ absl::Status CheckLayers(const WorkerInfo& worker) {
   if ((first && range.begin != 0) || (last && range.end != layers)) {
     return InvalidField(
         "layers", absl::StrCat(Text(range), " of ", layers, " layers: ",
-                               whole                       ? "a decode service of one stage holds them all"
+                               whole ? "a decode service of one stage holds them all"
                                : first && range.begin != 0 ? "stage 0 begins with layer 0"
                                                            : "the last stage ends the model"));
   }

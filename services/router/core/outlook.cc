@@ -70,12 +70,11 @@ std::string Membership::WhoIsNotConnected() const {
         continue;
       }
       const bool of_one = worker.info.grid() == other.info.grid();
-      return absl::StrCat(
-          id, " has no connection to ", other_id, " at ", other.info.grpc_address,
-          colocated ? ": the processes of a colocated chain"
-          : of_one  ? ": the stages of one service"
-                    : ": chains and decode services",
-          " need one to one another");
+      return absl::StrCat(id, " has no connection to ", other_id, " at ", other.info.grpc_address,
+                          colocated ? ": the processes of a colocated chain"
+                          : of_one  ? ": the stages of one service"
+                                    : ": chains and decode services",
+                          " need one to one another");
     }
   }
   return OnlyColocated() ? "the processes of colocated chains have not connected to one another yet"

@@ -24,8 +24,8 @@ struct Chain {
   bool Has(const InstanceRef& instance) const;
 };
 
-// A decode service is called by its stage 0's rank 0, whose slots are its own. A colocated chain is a pair
-// with itself: stage 0 is in decode's place, and there are no followers and no writers.
+// A decode service is called by its stage 0's rank 0, whose slots are its own. A colocated chain is
+// a pair with itself: stage 0 is in decode's place, and there are no followers and no writers.
 struct Pair {
   Chain chain;
   InstanceRef decode;                       // Its first process.
