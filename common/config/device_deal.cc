@@ -49,7 +49,9 @@ absl::Status TooFew(const v1::Options& options, int64_t workers, int64_t last,
 
 int64_t WorkersHere(const v1::Options& options, Role role) {
   if (role != v1::OptionSpec::UP) return static_cast<int64_t>(PlacesHere(options).size());
-  const int64_t decodes = IsColocated(options) ? 0 : options.decodes() * options.decode_tp_size();
+  const int64_t decodes = IsColocated(options) ? 0
+                                               : options.decodes() * options.decode_pp_size() *
+                                                     options.decode_tp_size();
   return options.prefill_chains() * options.pp_size() * options.tp_size() + decodes;
 }
 

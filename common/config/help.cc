@@ -236,8 +236,9 @@ std::string OptionsMarkdown() {
       "a command line; of a flag the process says so when it starts. Roles prefill and decode are\n"
       "`baton worker --disaggregation-mode=...`; with null, colocated, a worker takes prefill's "
       "but\n"
-      "for `--max-prefill-requests`. `baton serve` takes up's, but for `--decodes` and\n"
-      "`--decode-tp-size`, and `baton validate` every option of a cluster's processes.\n";
+      "for `--max-prefill-requests`. `baton serve` takes up's, but for `--decodes`,\n"
+      "`--decode-pp-size` and `--decode-tp-size`, and `baton validate` every option of a cluster's "
+      "processes.\n";
   std::string group;
   for (const Option& option : OptionTable()) {
     if (option.spec->group() != group) {

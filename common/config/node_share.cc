@@ -15,16 +15,11 @@ namespace {
 constexpr int kNoPort = 9;
 
 // Processes in the chain or in the decode service.
-int64_t GroupProcesses(const v1::Options& options) {
-  return (IsDecode(options) ? 1 : options.pp_size()) * options.tp_size();
-}
+int64_t GroupProcesses(const v1::Options& options) { return options.pp_size() * options.tp_size(); }
 
 std::string GroupText(const v1::Options& options) {
-  if (IsDecode(options)) {
-    return absl::StrCat("of a decode service: tp_size = ", options.tp_size());
-  }
-  return absl::StrCat("of a chain: pp_size = ", options.pp_size(),
-                      " times tp_size = ", options.tp_size());
+  return absl::StrCat(IsDecode(options) ? "of a decode service" : "of a chain",
+                      ": pp_size = ", options.pp_size(), " times tp_size = ", options.tp_size());
 }
 
 absl::Status CheckNodeless(const v1::Options& options) {

@@ -13,7 +13,7 @@
 
 namespace baton::config {
 
-// A process's place in its chain, or in its decode service, which is one stage of all layers.
+// A process's place in its chain, or in its decode service.
 struct StageRank {
   int64_t stage = 0;  // --pp-rank
   int64_t rank = 0;   // --tp-rank

@@ -60,17 +60,20 @@ TEST(NodeShareTest, EveryPlaceIsOneNodes) {
   }
 }
 
-TEST(NodeShareTest, ADecodeServiceIsOneStage) {
+TEST(NodeShareTest, ADecodeServiceIsDealtOutLikeAChain) {
   v1::Options options;
   options.set_disaggregation_mode("decode");
-  options.set_pp_size(3);  // For chains; a decode service ignores it.
+  options.set_pp_size(1);
   options.set_tp_size(4);
   options.set_nnodes(2);
   options.set_node_rank(1);
   EXPECT_THAT(PlacesHere(options), ElementsAre(StageRank{0, 2}, StageRank{0, 3}));
+  options.set_pp_size(2);
+  EXPECT_THAT(PlacesHere(options),
+              ElementsAre(StageRank{1, 0}, StageRank{1, 1}, StageRank{1, 2}, StageRank{1, 3}));
   options.set_nnodes(1);
   options.set_node_rank(0);
-  EXPECT_EQ(PlacesHere(options).size(), 4u);
+  EXPECT_EQ(PlacesHere(options).size(), 8u);
 }
 
 TEST(NodeShareTest, OneWorkerIsItsOwnPlace) {
@@ -185,7 +188,8 @@ TEST(NodeShareTest, WhatCannotBeOfADecodeServiceIsRefusedNamingBothSides) {
   const Row rows[] = {
       {{"--tp-size=4", "--nnodes=3", "--node-rank=0"},
        "nnodes",
-       {"got 3", "the 4 processes of a decode service: tp_size = 4", "flag --nnodes"}},
+       {"got 3", "the 4 processes of a decode service: pp_size = 1 times tp_size = 4",
+        "flag --nnodes"}},
       {{"--nnodes=2", "--node-rank=0"}, "nnodes", {"got 2", "the 1 processes"}},
       {{"--tp-size=2", "--nnodes=2"}, "node_rank", {"required beside nnodes = 2"}},
       {{"--tp-size=2", "--nnodes=2", "--node-rank=0", "--tp-rank=1"},

@@ -247,11 +247,14 @@ absl::Status PlaceInDecode(ParsedOptions* parsed) {
   v1::Options& values = parsed->values;
   const int64_t index = values.decode_index();
   if (parsed->role != v1::OptionSpec::DECODE || index < 0) return absl::OkStatus();
-  BATON_RETURN_IF_ERROR(CheckOnlyIndex(*parsed, "decode_index", index,
-                                       {{"tp_rank", absl::StrCat(values.tp_rank())}}));
+  BATON_RETURN_IF_ERROR(CheckOnlyIndex(
+      *parsed, "decode_index", index,
+      {{"pp_rank", absl::StrCat(values.pp_rank())}, {"tp_rank", absl::StrCat(values.tp_rank())}}));
+  const int64_t stage_index = index / values.tp_size();
   values.set_tp_rank(index % values.tp_size());
-  values.set_decode_id(absl::StrCat(values.decode_id(), "-", index / values.tp_size()));
-  for (const char* name : {"tp_rank", "decode_id"}) {
+  values.set_pp_rank(stage_index % values.pp_size());
+  values.set_decode_id(absl::StrCat(values.decode_id(), "-", stage_index / values.pp_size()));
+  for (const char* name : {"pp_rank", "tp_rank", "decode_id"}) {
     parsed->sources[name] = {OptionSource::Kind::kDerived, "--decode-index"};
   }
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/layer_split.h"
+#include "common/config/mode.h"
 #include "common/config/mode_rules.h"
 #include "common/config/node_share.h"
 #include "common/config/options.h"
@@ -33,6 +34,11 @@ absl::Status CheckChain(const v1::Options& options) {
   }
   if (options.pp_layer_partition().empty()) return absl::OkStatus();
   if (options.pp_layer_partition() == kMeasuredPartition) {
+    if (IsDecode(options)) {
+      return InvalidField("pp_layer_partition",
+                          "got auto, which shares layers out by what chunks of prompts take; of a "
+                          "decode service name the layers of each stage");
+    }
     if (!options.chunk_profile().empty() || !options.timed_profile().empty()) {
       return absl::OkStatus();
     }

@@ -69,15 +69,34 @@ std::optional<HeadRoute> RouteBetween(int kv_heads, TensorRank source, TensorRan
   return std::nullopt;
 }
 
-std::vector<KvWriter> WritersTo(const std::vector<KvWriter>& writers, int kv_heads,
-                                TensorRank destination) {
-  std::vector<KvWriter> with_route;
-  for (const KvWriter& writer : writers) {
-    if (RouteBetween(kv_heads, writer.tensor_rank, destination).has_value()) {
-      with_route.push_back(writer);
-    }
+std::optional<KvBox> BoxBetween(int kv_heads, const KvPlace& source, const KvPlace& destination) {
+  const LayerRange layers{std::max(source.layers.begin, destination.layers.begin),
+                          std::min(source.layers.end, destination.layers.end)};
+  if (layers.begin >= layers.end) return std::nullopt;
+  const auto route = RouteBetween(kv_heads, source.rank, destination.rank);
+  if (!route.has_value()) return std::nullopt;
+  return KvBox{layers, route->heads};
+}
+
+std::vector<KvPlace> PlacesOf(const Ticket& ticket, int layers) {
+  std::vector<KvPlace> places;
+  const int ranks = ticket.ranks();
+  for (int place = 0; place < ticket.places(); ++place) {
+    const auto stage = static_cast<size_t>(place / ranks);
+    places.push_back({ticket.stages.empty() ? LayerRange{0, layers} : ticket.stages[stage],
+                      {place % ranks, ranks}});
   }
-  return with_route;
+  return places;
+}
+
+std::vector<KvWriter> WritersTo(const std::vector<KvWriter>& writers, int kv_heads,
+                                const KvPlace& destination) {
+  std::vector<KvWriter> sending;
+  for (const KvWriter& writer : writers) {
+    const auto box = BoxBetween(kv_heads, {writer.layers, writer.tensor_rank}, destination);
+    if (box.has_value()) sending.push_back({writer.instance, box->layers, writer.tensor_rank});
+  }
+  return sending;
 }
 
 std::vector<PageRun> PageRuns(const HeadRoute& route, const KvBand& source,

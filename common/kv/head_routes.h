@@ -1,8 +1,9 @@
-// The hand-off between processes that hold different heads: prefill stages of m tensor-parallel
-// ranks and a decode service of n. A table, the same for each pair of groups, says which rank sends
-// which KV heads to which; runs say where the bytes are in a page on both sides.
+// The hand-off between processes that hold different parts of the model: a chain of stages with m
+// tensor-parallel ranks each, and a decode service of other stages with n. One function of both
+// places, BoxBetween, says which layers and heads go from the one to the other, the same on both
+// sides; runs say where the bytes are in a page on both.
 //
-// Every decode rank gets each of its heads from exactly one prefill rank of each stage. If several
+// Every decode rank gets each of its heads of a layer from exactly one prefill rank. If several
 // prefill ranks hold a head (model_shard.h: more ranks than heads), the decode ranks with that head
 // take turns among them, so with equal numbers of ranks each rank sends to its counterpart only.
 // Rejected: the lowest rank with a head sends it to all. That is correct too, but leaves the links
@@ -45,10 +46,33 @@ absl::StatusOr<std::vector<int>> SourcesOf(int kv_heads, int source_ranks, int d
 // the same heads sends them. The numbers of ranks have been checked.
 std::optional<HeadRoute> RouteBetween(int kv_heads, TensorRank source, TensorRank destination);
 
-// The writers of a ticket with a route to `destination`, in their order. Stages may have different
-// numbers of ranks. The numbers of ranks have been checked.
+// A process's part of the model's KV.
+struct KvPlace {
+  LayerRange layers;
+  TensorRank rank;
+  auto operator<=>(const KvPlace&) const = default;
+};
+
+// What goes from one process to another, of every page.
+struct KvBox {
+  LayerRange layers;
+  IndexRange heads;  // In the model's numbering.
+  auto operator<=>(const KvBox&) const = default;
+};
+
+// What `source` sends to `destination`: the layers that both have, of the heads of their route.
+// Over all sources whose layers are the model's, each layer and head of `destination` is in one
+// box. The numbers of ranks have been checked.
+std::optional<KvBox> BoxBetween(int kv_heads, const KvPlace& source, const KvPlace& destination);
+
+// The places of a decode service with this ticket, in its order, in a model of so many layers.
+std::vector<KvPlace> PlacesOf(const Ticket& ticket, int layers);
+
+// The writers of a prompt that send something to `destination`, in their order, each with the
+// layers that both have. Stages may have different numbers of ranks. The numbers of ranks have been
+// checked.
 std::vector<KvWriter> WritersTo(const std::vector<KvWriter>& writers, int kv_heads,
-                                TensorRank destination);
+                                const KvPlace& destination);
 
 // One process's part of a page: [layer][plane][head][token][row] of its layers and heads.
 struct KvBand {

@@ -127,7 +127,7 @@ TEST(HeadRoutesTest, WritersToADestinationHaveItsHeadsOnce) {
         }
         std::set<KvWriter> used;
         for (int d = 0; d < n; ++d) {
-          const std::vector<KvWriter> writers = WritersTo(all, kv_heads, {d, n});
+          const std::vector<KvWriter> writers = WritersTo(all, kv_heads, {{0, 5}, {d, n}});
           used.insert(writers.begin(), writers.end());
           EXPECT_TRUE(std::is_sorted(writers.begin(), writers.end()));
           std::map<int, std::vector<int>> heads;  // By the stage's first layer.

@@ -111,7 +111,7 @@ class RankTables {
         KvHeadsOf(kv_heads_, {rank, n_}).size());
   }
   std::vector<KvWriter> WritersOf(int rank) const {
-    return WritersTo(writers_, kv_heads_, {rank, n_});
+    return WritersTo(writers_, kv_heads_, {{0, 6}, {rank, n_}});
   }
   std::unique_ptr<LeaseTable> Make(int rank) const {
     auto table = std::make_unique<LeaseTable>(

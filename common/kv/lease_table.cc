@@ -24,6 +24,7 @@ LeaseTable::LeaseTable(LeaseTableOptions options) : state_(std::make_unique<Stat
   BATON_CHECK(options.slots > 0 && options.layout.layers > 0 && options.layout.page_size > 0)
       << options.slots << " slots, " << options.layout.layers << " layers";
   if (options.model_kv_heads == 0) options.model_kv_heads = options.layout.kv_heads;
+  if (options.model_layers == 0) options.model_layers = options.layout.layers;
   BATON_CHECK(KvHeadsOf(options.model_kv_heads, options.rank).size() == options.layout.kv_heads)
       << "rank " << options.rank.rank << " of " << options.rank.size << " with "
       << options.layout.kv_heads << " of " << options.model_kv_heads << " KV heads";
@@ -54,7 +55,7 @@ void LeaseTable::Grant(KvGrant grant, int64_t now_us) {
     progress.writer = writer;
     progress.heads = route->heads;
     progress.draws =
-        writer.layers.end == table.options.layout.layers && writer.tensor_rank.rank == 0;
+        writer.layers.end == table.options.model_layers && writer.tensor_rank.rank == 0;
     slot.wants_token = slot.wants_token || progress.draws;
     const KvLayout band = table.options.layout.WithHeads(progress.heads.size());
     progress.band_bytes = band.BandBytes(writer.layers);

@@ -36,8 +36,8 @@
 
 namespace baton {
 
-// The header of a data message: a run of whole pages of one stage's layers, or one part of a page
-// that is too large for one message.
+// The header of a data message: a run of whole pages of the layers that both ends have, or one part
+// of a page that is too large for one message.
 struct KvDataHeader {
   uint32_t slot = 0;
   uint64_t generation = 0;
@@ -52,8 +52,9 @@ struct KvDataHeader {
   auto operator<=>(const KvDataHeader&) const = default;
 };
 
-// A writer's statement that it has sent all of its layers. The commit of the last stage's rank 0
-// carries the first token. When it is sent again, it asks what has arrived.
+// A writer's statement that it has sent all of the layers that both ends have. The last stage's
+// rank 0 tells the first token to those that have the last layer. When it is sent again, it asks
+// what has arrived.
 struct KvCommit {
   uint32_t slot = 0;
   uint64_t generation = 0;
@@ -90,8 +91,8 @@ struct KvGrant {
   uint32_t slot = 0;
   uint64_t generation = 0;
   std::vector<int> pages;  // The prompt's, in order; the decode's own ids.
-  // The writers with a route to this rank of decode (head_routes.h). Together they write each of
-  // its heads of every layer exactly once (the decode core has checked).
+  // The writers that send to this process (WritersTo of head_routes.h). Together they write each of
+  // its layers and heads exactly once (the decode core has checked).
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
   // Nothing is written to the pages before it: their KV is there. Below pages.size().
@@ -128,7 +129,8 @@ const char* KvRefusalName(KvRefusal refusal);
 struct KvCommitted {
   uint32_t slot = 0;
   uint64_t generation = 0;
-  // Set if the last stage's rank 0 writes to this rank of decode; always on rank 0.
+  // Set if the writing chain's last stage's rank 0 writes the last layers here; always on the last
+  // stage's rank 0 of decode.
   std::optional<SampledToken> first_token = std::nullopt;
   uint64_t bytes = 0;
 };
@@ -145,9 +147,10 @@ using LeaseEvent = std::variant<KvCommitted, KvFailed, KvDrained>;
 
 struct LeaseTableOptions {
   InstanceRef self;
-  KvLayout layout;                      // This process's pages, with its own heads.
-  TensorRank rank;                      // Its place in the decode service.
+  KvLayout layout;                      // This process's pages, with its own layers and heads.
+  TensorRank rank;                      // Its place in its stage of the decode service.
   int model_kv_heads = 0;               // 0: the layout's, for a decode service of one rank.
+  int model_layers = 0;                 // 0: the layout's, for one of one stage.
   uint32_t slots = 0;                   // Bounds the grants.
   int64_t writer_lease_us = 3'000'000;  // A writer's grants end after so long a silence.
   size_t part_bytes = kKvPartBytes;

@@ -68,6 +68,7 @@ TEST(AutoChunksTest, ChunksHaveAFifthOfTheCacheAndNoMore) {
       v1::Options sized = options;
       sized.set_chunked_prefill_size(chunk);
       sized.set_prefill_chains(1);
+      sized.set_decode_pp_size(1);
       sized.set_decode_tp_size(1);
       return *PlanMemory(sized, OptionSpec::UP, Qwen(), kContext);
     };

@@ -104,6 +104,18 @@ int64_t SamplerBytes(const v1::Options& options, const ModelFacts& model) {
   return options.threads() * kSamplerTokenBytes * model.config.vocab_size;
 }
 
+// What stands beside a stage's own work for what it gets from the stage before it and hands on.
+int64_t PassingBytes(const v1::Options& options, const ModelFacts& model, LayerRange layers,
+                     int64_t activation_bytes) {
+  int64_t bytes = 0;
+  if (layers.begin != 0) bytes += options.activation_credits() * activation_bytes;
+  // One for each plan in flight, and one that is being sent.
+  if (layers.end != model.config.num_hidden_layers) {
+    bytes += (options.plans_in_flight() + 1) * activation_bytes;
+  }
+  return bytes;
+}
+
 // One rank of a stage; all but rank 0 are alike.
 ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, const ModelShard& shard,
                     LayerRange layers, int64_t context_tokens) {
@@ -121,9 +133,7 @@ ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, const M
   // Sums of the layers' parts, and activations put together from slices.
   if (!shard.rank.alone()) memory.buffers += tokens * model.config.hidden_size * kFloatBytes;
   if (sliced && layers.begin != 0) memory.buffers += whole_bytes;
-  if (layers.begin != 0) memory.buffers += options.activation_credits() * activation_bytes;
-  // One for each plan in flight, and one that is being sent.
-  if (!last) memory.buffers += (options.plans_in_flight() + 1) * activation_bytes;
+  memory.buffers += PassingBytes(options, model, layers, activation_bytes);
   if (last && shard.rank.rank == 0) {
     memory.buffers += SamplerBytes(options, model);
     // The other ranks' logits on their way.
@@ -134,16 +144,21 @@ ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, const M
 }
 
 ProcessMemory Decode(const v1::Options& options, const ModelFacts& model, const ModelShard& shard,
-                     int64_t context_tokens) {
-  const LayerRange all{0, model.config.num_hidden_layers};
+                     LayerRange layers, int64_t context_tokens) {
   const int64_t running = options.max_running_requests();
   // With what it reads again of texts that gave way.
   const int64_t tokens = running + RereadTokens(static_cast<int>(options.page_size()));
   ProcessMemory memory =
-      Worker(options, model, shard.sizes, all, tokens, context_tokens, /*tells_prompts=*/false);
+      Worker(options, model, shard.sizes, layers, tokens, context_tokens, /*tells_prompts=*/false);
   memory.name = kDecodeName;
-  if (!shard.rank.alone()) memory.buffers += tokens * model.config.hidden_size * kFloatBytes;
-  if (shard.rank.rank > 0) return memory;
+  const int64_t whole_bytes =
+      tokens * model.config.hidden_size * static_cast<int64_t>(ElementBytes(model.dtype));
+  if (!shard.rank.alone()) {
+    memory.buffers += tokens * model.config.hidden_size * kFloatBytes;
+    if (layers.begin != 0) memory.buffers += whole_bytes;
+  }
+  memory.buffers += PassingBytes(options, model, layers, whole_bytes / shard.rank.size);
+  if (shard.rank.rank > 0 || layers.end != model.config.num_hidden_layers) return memory;
   memory.buffers += SamplerBytes(options, model) + running * model.config.vocab_size * kFloatBytes;
   memory.buffers += kLogitRows * kFloatBytes * (model.config.vocab_size - shard.sizes.vocab_size);
   return memory;
@@ -244,31 +259,44 @@ absl::Status AddPrefill(const v1::Options& options, bool up, const ModelFacts& m
   return absl::OkStatus();
 }
 
-// A decode service's ranks on this host: one, a node's, or all that UP starts.
+// A decode service's processes on this host: one, a node's, or all that UP starts.
 absl::Status AddDecode(const v1::Options& options, bool up, const ModelFacts& model,
                        int64_t context_tokens, HostMemory& memory) {
   const int ranks = static_cast<int>(DecodeRanks(options, up));
-  const auto add = [&](int rank, std::vector<int64_t> places,
+  const int64_t stages = up ? options.decode_pp_size() : options.pp_size();
+  BATON_ASSIGN_OR_RETURN(const std::vector<LayerRange> split,
+                         config::SplitLayers(model.config.num_hidden_layers, stages,
+                                             up ? "" : options.pp_layer_partition()));
+  const auto add = [&](int64_t stage, int rank, std::vector<int64_t> places,
                        const std::string& suffix) -> absl::Status {
     BATON_ASSIGN_OR_RETURN(const ModelShard shard, ShardModel(model.config, {rank, ranks}));
-    ProcessMemory process = Decode(options, model, shard, context_tokens);
+    ProcessMemory process =
+        Decode(options, model, shard, split[static_cast<size_t>(stage)], context_tokens);
+    if (stages > 1) absl::StrAppend(&process.name, " ", stage);
     process.name += suffix;
     Place(std::move(process), std::move(places), memory);
     return absl::OkStatus();
   };
-  if (up) {
-    const int64_t first = options.prefill_chains() * options.pp_size() * options.tp_size();
-    const auto alike = [&](IndexRange which) {
-      return PlacesOf(first, options.decodes(), ranks, which);
-    };
-    if (ranks == 1) return add(0, alike({0, 1}), "");
-    BATON_RETURN_IF_ERROR(add(0, alike({0, 1}), ".0"));
-    return add(1, alike({1, ranks}), ".>0");
+  if (!up) {
+    int64_t number = 0;
+    for (const config::StageRank& place : config::PlacesHere(options)) {
+      const std::string suffix = ranks == 1 ? "" : absl::StrCat(".", place.rank);
+      BATON_RETURN_IF_ERROR(add(place.stage, static_cast<int>(place.rank), {number++}, suffix));
+    }
+    return absl::OkStatus();
   }
-  int64_t number = 0;
-  for (const config::StageRank& place : config::PlacesHere(options)) {
-    const std::string suffix = ranks == 1 ? "" : absl::StrCat(".", place.rank);
-    BATON_RETURN_IF_ERROR(add(static_cast<int>(place.rank), {number++}, suffix));
+  const int64_t first = options.prefill_chains() * options.pp_size() * options.tp_size();
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    const auto alike = [&](IndexRange which) {
+      return PlacesOf(first + stage * ranks, options.decodes(), stages * ranks, which);
+    };
+    const bool draws = stage + 1 == stages;  // Rank 0 of the last one alone.
+    if (ranks == 1 || !draws) {
+      BATON_RETURN_IF_ERROR(add(stage, 0, alike({0, ranks}), ""));
+      continue;
+    }
+    BATON_RETURN_IF_ERROR(add(stage, 0, alike({0, 1}), ".0"));
+    BATON_RETURN_IF_ERROR(add(stage, 1, alike({1, ranks}), ".>0"));
   }
   return absl::OkStatus();
 }

@@ -24,7 +24,8 @@ struct ProcessMemory {
     int64_t buffers = 0;
   };
 
-  // "router", "prefill 0" or "colocated 0" (its stage), "prefill 0.1" (and rank), "decode".
+  // "router", "prefill 0" or "colocated 0" (its stage), "prefill 0.1" (and rank), "decode"; of a
+  // decode service of several stages "decode 0".
   std::string name;
   int64_t count = 1;  // Processes of this kind.
   // The number of each of them among the workers of this host (config::DealDevices).

@@ -5,67 +5,13 @@
 #include <algorithm>
 
 #include "common/base/status.h"
+#include "common/preflight/memory_plan_fixture.h"
 
 namespace baton {
 namespace {
 
-using v1::OptionSpec;
-
-// Llama-3.1-8B; its model card's index counts 8,030,261,248 parameters.
-ModelFacts Llama8B() {
-  ModelFacts facts;
-  facts.config.hidden_size = 4096;
-  facts.config.intermediate_size = 14336;
-  facts.config.num_hidden_layers = 32;
-  facts.config.num_attention_heads = 32;
-  facts.config.num_key_value_heads = 8;
-  facts.config.head_dim = 128;
-  facts.config.vocab_size = 128256;
-  facts.config.max_position_embeddings = 131072;
-  return facts;
-}
-
-// Qwen3-235B-A22B in bfloat16: 235,093,634,560 parameters.
-ModelFacts Qwen235B() {
-  ModelFacts facts;
-  facts.config.hidden_size = 4096;
-  facts.config.intermediate_size = 12288;  // No layer has it.
-  facts.config.num_hidden_layers = 94;
-  facts.config.num_attention_heads = 64;
-  facts.config.num_key_value_heads = 4;
-  facts.config.head_dim = 128;
-  facts.config.vocab_size = 151936;
-  facts.config.max_position_embeddings = 40960;
-  facts.config.qk_norm = true;
-  facts.config.experts.count = facts.config.experts.held = 128;
-  facts.config.experts.active = 8;
-  facts.config.experts.inner = 1536;
-  facts.dtype = facts.kv_dtype = ElementType::kBFloat16;
-  return facts;
-}
-
-v1::Options Options() {
-  v1::Options options;
-  options.set_pp_size(3);
-  options.set_tp_size(1);
-  options.set_decode_tp_size(1);
-  options.set_pp_send_slice(true);
-  options.set_prefill_chains(2);
-  options.set_decodes(4);
-  options.set_page_size(64);
-  options.set_kv_cache_tokens(131072);
-  options.set_chunked_prefill_size(2048);
-  options.set_max_running_requests(64);
-  options.set_max_prefill_requests(16);
-  options.set_activation_credits(2);
-  options.set_plans_in_flight(2);
-  return options;
-}
-
-constexpr int64_t kContext = 131072;
-
 TEST(MemoryPlanTest, CountsAKnownModelAsItLiesInMemory) {
-  const auto memory = PlanMemory(Options(), OptionSpec::DECODE, Llama8B(), kContext);
+  const auto memory = PlanFor(Options(), OptionSpec::DECODE, Llama8B(), kContext);
   ASSERT_TRUE(memory.ok()) << memory.status();
   ASSERT_EQ(memory->processes.size(), 1u);
   const ProcessMemory& decode = memory->processes[0];
@@ -80,10 +26,10 @@ TEST(MemoryPlanTest, CountsAKnownModelAsItLiesInMemory) {
 }
 
 TEST(MemoryPlanTest, UpIsTheSumOfAllItsProcesses) {
-  const auto up = PlanMemory(Options(), OptionSpec::UP, Llama8B(), kContext);
+  const auto up = PlanFor(Options(), OptionSpec::UP, Llama8B(), kContext);
   ASSERT_TRUE(up.ok()) << up.status();
   const auto total_of = [](const v1::Options& options, config::Role role) {
-    return PlanMemory(options, role, Llama8B(), kContext)->total();
+    return PlanFor(options, role, Llama8B(), kContext)->total();
   };
   int64_t sum = total_of(Options(), OptionSpec::ROUTER);
   for (int64_t stage = 0; stage < 3; ++stage) {
@@ -99,13 +45,13 @@ TEST(MemoryPlanTest, UpIsTheSumOfAllItsProcesses) {
 TEST(MemoryPlanTest, AColocatedChainHasOnePoolAndDraws) {
   v1::Options options = Options();
   options.set_disaggregation_mode("null");
-  const auto up = PlanMemory(options, OptionSpec::UP, Llama8B(), kContext);
+  const auto up = PlanFor(options, OptionSpec::UP, Llama8B(), kContext);
   ASSERT_TRUE(up.ok()) << up.status();
   std::vector<std::string> names;
   for (const ProcessMemory& process : up->processes) names.push_back(process.name);
   EXPECT_EQ(names,
             (std::vector<std::string>{"router", "colocated 0", "colocated 1", "colocated 2"}));
-  const auto apart = PlanMemory(Options(), OptionSpec::UP, Llama8B(), kContext);
+  const auto apart = PlanFor(Options(), OptionSpec::UP, Llama8B(), kContext);
   // The pool is shared out as a prefill chain's is; there is no other.
   EXPECT_EQ(up->processes[1].kv, apart->processes[1].kv);
   EXPECT_EQ(up->kv_per_token(), 2 * 262144);
@@ -114,7 +60,7 @@ TEST(MemoryPlanTest, AColocatedChainHasOnePoolAndDraws) {
   const int64_t drawn = up->processes[3].buffers - apart->processes[3].buffers;
   EXPECT_GE(drawn, (64 - 16) * int64_t{128256} * 4);
   options.set_pp_rank(2);
-  EXPECT_EQ(PlanMemory(options, OptionSpec::COLOCATED, Llama8B(), kContext)->total(),
+  EXPECT_EQ(PlanFor(options, OptionSpec::COLOCATED, Llama8B(), kContext)->total(),
             up->processes[3].total());
 }
 
@@ -122,7 +68,7 @@ TEST(MemoryPlanTest, StagesSplitTheModelAndItsKv) {
   v1::Options options = Options();
   options.set_prefill_chains(1);
   options.set_decodes(1);
-  const auto up = PlanMemory(options, OptionSpec::UP, Llama8B(), kContext);
+  const auto up = PlanFor(options, OptionSpec::UP, Llama8B(), kContext);
   ASSERT_TRUE(up.ok());
   int64_t weights = 0;
   int64_t kv = 0;
@@ -139,7 +85,7 @@ TEST(MemoryPlanTest, TiedEmbeddingsAreTheHeadsRowsWhereBothAre) {
   ModelFacts tied = Llama8B();
   tied.config.tie_word_embeddings = true;
   const auto weights = [](const ModelFacts& facts, config::Role role) {
-    return PlanMemory(Options(), role, facts, kContext)->weights();
+    return PlanFor(Options(), role, facts, kContext)->weights();
   };
   EXPECT_EQ(weights(Llama8B(), OptionSpec::DECODE) - weights(tied, OptionSpec::DECODE),
             int64_t{2} * 128256 * 4096);
@@ -150,27 +96,27 @@ TEST(MemoryPlanTest, TiedEmbeddingsAreTheHeadsRowsWhereBothAre) {
 TEST(MemoryPlanTest, TypesAreCountedAsTheyLie) {
   ModelFacts facts = Llama8B();
   facts.config.tie_word_embeddings = true;
-  const int64_t wide_kv = PlanMemory(Options(), OptionSpec::DECODE, facts, kContext)->kv();
+  const int64_t wide_kv = PlanFor(Options(), OptionSpec::DECODE, facts, kContext)->kv();
   facts.dtype = ElementType::kBFloat16;
-  const auto memory = PlanMemory(Options(), OptionSpec::DECODE, facts, kContext);
+  const auto memory = PlanFor(Options(), OptionSpec::DECODE, facts, kContext);
   ASSERT_TRUE(memory.ok());
   EXPECT_EQ(memory->kv(), wide_kv);
   const int64_t matrices = 8030261248 - int64_t{128256} * 4096 - int64_t{65} * 4096;
   EXPECT_EQ(memory->weights(), 2 * matrices + int64_t{4} * 65 * 4096) << "norms are float32";
   facts.kv_dtype = ElementType::kBFloat16;
-  EXPECT_EQ(PlanMemory(Options(), OptionSpec::DECODE, facts, kContext)->kv(), wide_kv / 2);
+  EXPECT_EQ(PlanFor(Options(), OptionSpec::DECODE, facts, kContext)->kv(), wide_kv / 2);
   // A middle stage has the residual stream in float32 beside its five buffers of half the size.
   const auto buffers = [&](ElementType dtype) {
     v1::Options middle = Options();
     middle.set_pp_rank(1);
     facts.dtype = dtype;
-    return PlanMemory(middle, OptionSpec::PREFILL, facts, kContext)->processes[0].buffers;
+    return PlanFor(middle, OptionSpec::PREFILL, facts, kContext)->processes[0].buffers;
   };
   EXPECT_EQ(buffers(ElementType::kFloat32) - buffers(ElementType::kBFloat16),
             int64_t{2048} * 4096 * (5 * 2 - 4));
   v1::Options torch = Options();
   torch.set_linear_backend("torch");
-  EXPECT_EQ(PlanMemory(torch, OptionSpec::DECODE, facts, kContext)->weights(),
+  EXPECT_EQ(PlanFor(torch, OptionSpec::DECODE, facts, kContext)->weights(),
             4 * (matrices + int64_t{65} * 4096));
 }
 
@@ -179,7 +125,7 @@ TEST(MemoryPlanTest, BuffersGrowWithTheChunk) {
     v1::Options options = Options();
     options.set_pp_rank(1);
     options.set_chunked_prefill_size(chunk);
-    return PlanMemory(options, OptionSpec::PREFILL, Llama8B(), kContext)->processes[0].buffers;
+    return PlanFor(options, OptionSpec::PREFILL, Llama8B(), kContext)->processes[0].buffers;
   };
   // A middle stage: two inputs and two outputs of [tokens, hidden].
   EXPECT_GE(buffers(4096) - buffers(2048), int64_t{4} * 2048 * 4096 * 4);
@@ -191,7 +137,7 @@ TEST(MemoryPlanTest, WhoDrawsTokensHoldsSamplersAndWhoTellsPromptsTheirLogits) {
     v1::Options options = Options();
     options.set_pp_rank(rank);
     options.set_threads(threads);
-    return PlanMemory(options, role, Llama8B(), kContext)->processes[0].buffers;
+    return PlanFor(options, role, Llama8B(), kContext)->processes[0].buffers;
   };
   constexpr int64_t kVocab = 128256;
   EXPECT_EQ(buffers(OptionSpec::DECODE, 0, 9) - buffers(OptionSpec::DECODE, 0, 1),
@@ -209,7 +155,7 @@ TEST(MemoryPlanTest, RanksSplitTheStagesWeightsAndKv) {
     options.set_pp_rank(2);
     options.set_tp_size(ranks);
     options.set_tp_rank(rank);
-    return *PlanMemory(options, role, Llama8B(), kContext);
+    return *PlanFor(options, role, Llama8B(), kContext);
   };
   const ProcessMemory whole = plan(1, OptionSpec::PREFILL).processes[0];
   const ProcessMemory first = plan(4, OptionSpec::PREFILL, 0).processes[0];
@@ -246,12 +192,12 @@ TEST(MemoryPlanTest, ANodeIsItsPlacesEachAsOneWorkerWouldBe) {
     v1::Options one = options;
     one.set_pp_rank(stage);
     one.set_tp_rank(rank);
-    return PlanMemory(one, OptionSpec::PREFILL, Llama8B(), kContext)->processes[0];
+    return PlanFor(one, OptionSpec::PREFILL, Llama8B(), kContext)->processes[0];
   };
   v1::Options node = options;
   node.set_nnodes(2);
   node.set_node_rank(1);
-  const HostMemory memory = *PlanMemory(node, OptionSpec::PREFILL, Llama8B(), kContext);
+  const HostMemory memory = *PlanFor(node, OptionSpec::PREFILL, Llama8B(), kContext);
   std::vector<std::string> names;
   for (const ProcessMemory& process : memory.processes) names.push_back(process.name);
   EXPECT_EQ(names, (std::vector<std::string>{"prefill 1.2", "prefill 1.3", "prefill 2.0",
@@ -271,16 +217,48 @@ TEST(MemoryPlanTest, ANodeOfADecodeServiceIsItsRanks) {
   node.set_tp_size(4);
   node.set_nnodes(2);
   node.set_node_rank(1);
-  const HostMemory memory = *PlanMemory(node, OptionSpec::DECODE, Llama8B(), kContext);
+  const HostMemory memory = *PlanFor(node, OptionSpec::DECODE, Llama8B(), kContext);
   ASSERT_EQ(memory.processes.size(), 2u);
   EXPECT_EQ(memory.processes[0].name, "decode.2");
   EXPECT_EQ(memory.processes[1].name, "decode.3");
   v1::Options one = node;
   one.set_nnodes(0);
   one.set_tp_rank(3);
-  const HostMemory alone = *PlanMemory(one, OptionSpec::DECODE, Llama8B(), kContext);
+  const HostMemory alone = *PlanFor(one, OptionSpec::DECODE, Llama8B(), kContext);
   EXPECT_EQ(memory.processes[1].kv, alone.processes[0].kv);
   EXPECT_EQ(memory.processes[1].buffers, alone.processes[0].buffers);
+}
+
+TEST(MemoryPlanTest, StagesSplitADecodeServicesLayers) {
+  v1::Options worker = Options();
+  worker.set_disaggregation_mode("decode");
+  worker.set_pp_size(2);
+  const ProcessMemory first =
+      PlanMemory(worker, OptionSpec::DECODE, Llama8B(), kContext)->processes[0];
+  worker.set_pp_rank(1);
+  const ProcessMemory last =
+      PlanMemory(worker, OptionSpec::DECODE, Llama8B(), kContext)->processes[0];
+  EXPECT_EQ(first.name, "decode 0");
+  EXPECT_EQ(last.name, "decode 1");
+  EXPECT_EQ(first.layers, (LayerRange{0, 16}));
+  EXPECT_EQ(first.kv, last.kv);
+  const ProcessMemory whole =
+      PlanFor(Options(), OptionSpec::DECODE, Llama8B(), kContext)->processes[0];
+  EXPECT_EQ(first.kv + last.kv, whole.kv);
+  EXPECT_EQ(first.weights + last.weights, whole.weights);
+  EXPECT_GT(last.buffers, first.buffers) << "it draws";
+
+  v1::Options cluster = Options();
+  cluster.set_decode_pp_size(2);
+  cluster.set_decode_tp_size(2);
+  const HostMemory up = *PlanMemory(cluster, OptionSpec::UP, Llama8B(), kContext);
+  std::vector<std::string> decodes;
+  for (const ProcessMemory& process : up.processes) {
+    if (process.name.rfind("decode", 0) == 0) decodes.push_back(process.name);
+  }
+  EXPECT_EQ(decodes, (std::vector<std::string>{"decode 0", "decode 1.0", "decode 1.>0"}));
+  EXPECT_EQ(up.processes.back().places, (std::vector<int64_t>{9, 13, 17, 21}));
+  EXPECT_EQ(up.kv(), PlanFor(Options(), OptionSpec::UP, Llama8B(), kContext)->kv());
 }
 
 TEST(MemoryPlanTest, RanksSplitADecodeServicesWeightsAndKv) {
@@ -289,7 +267,7 @@ TEST(MemoryPlanTest, RanksSplitADecodeServicesWeightsAndKv) {
     options.set_tp_size(role == OptionSpec::UP ? 1 : ranks);
     options.set_decode_tp_size(role == OptionSpec::UP ? ranks : 1);
     options.set_tp_rank(rank);
-    return *PlanMemory(options, role, Llama8B(), kContext);
+    return *PlanFor(options, role, Llama8B(), kContext);
   };
   const ProcessMemory whole = plan(1, OptionSpec::DECODE).processes[0];
   const ProcessMemory first = plan(4, OptionSpec::DECODE, 0).processes[0];
@@ -314,7 +292,7 @@ TEST(MemoryPlanTest, RanksThatSendSlicesHaveSmallerActivations) {
     options.set_pp_rank(1);
     options.set_tp_size(4);
     options.set_pp_send_slice(slices);
-    return PlanMemory(options, OptionSpec::PREFILL, Llama8B(), kContext)->processes[0].buffers;
+    return PlanFor(options, OptionSpec::PREFILL, Llama8B(), kContext)->processes[0].buffers;
   };
   // The plan has a quarter of each of five buffers, and one buffer that gathers the slices.
   const int64_t whole = int64_t{2048} * 4096 * 4;
@@ -331,7 +309,7 @@ TEST(MemoryPlanTest, ExpertsAreDealtOutToRanks) {
     options.set_tp_size(ranks);
     double total = 0;
     double largest = 0;
-    const auto memory = PlanMemory(options, OptionSpec::UP, model, 40960);
+    const auto memory = PlanFor(options, OptionSpec::UP, model, 40960);
     EXPECT_TRUE(memory.ok()) << memory.status();
     for (const ProcessMemory& process : memory->processes) {
       if (process.name.starts_with("decode") || process.name == "router") continue;
@@ -350,9 +328,9 @@ TEST(MemoryPlanTest, ExpertsAreDealtOutToRanks) {
 
 TEST(MemoryPlanTest, TorchIsHeldByWorkersAloneAndItsLibrariesOnce) {
   const auto added = [](v1::Options options, config::Role role) {
-    const int64_t native = PlanMemory(options, role, Llama8B(), kContext)->total();
+    const int64_t native = PlanFor(options, role, Llama8B(), kContext)->total();
     options.set_linear_backend("torch");
-    return PlanMemory(options, role, Llama8B(), kContext)->total() - native;
+    return PlanFor(options, role, Llama8B(), kContext)->total() - native;
   };
   EXPECT_EQ(added(Options(), OptionSpec::ROUTER), 0);
   const int64_t alone = added(Options(), OptionSpec::DECODE);
@@ -368,7 +346,7 @@ TEST(MemoryPlanTest, ATorchExecutorHoldsTheWeightsAsTheyAreAndBoundedScores) {
   options.set_executor("torch");
   ModelFacts model = Llama8B();
   const auto decode = [&](int64_t context) {
-    return PlanMemory(options, OptionSpec::DECODE, model, context)->processes[0];
+    return PlanFor(options, OptionSpec::DECODE, model, context)->processes[0];
   };
   EXPECT_EQ(decode(kContext).weights,
             model.config.Parameters() * static_cast<int64_t>(ElementBytes(model.dtype)));
@@ -381,10 +359,9 @@ TEST(MemoryPlanTest, WeightsOnAGpuAreNotTheHosts) {
   v1::Options options = Options();
   options.set_executor("torch");
   const ProcessMemory host =
-      PlanMemory(options, OptionSpec::DECODE, Llama8B(), kContext)->processes[0];
+      PlanFor(options, OptionSpec::DECODE, Llama8B(), kContext)->processes[0];
   options.set_device("cuda:1");
-  const ProcessMemory gpu =
-      PlanMemory(options, OptionSpec::DECODE, Llama8B(), kContext)->processes[0];
+  const ProcessMemory gpu = PlanFor(options, OptionSpec::DECODE, Llama8B(), kContext)->processes[0];
   EXPECT_EQ(gpu.weights, 0);
   EXPECT_LT(gpu.buffers, host.buffers);
   EXPECT_EQ(gpu.kv, host.kv) << "what lands has its place in host memory";
@@ -392,7 +369,7 @@ TEST(MemoryPlanTest, WeightsOnAGpuAreNotTheHosts) {
 
 TEST(MemoryPlanTest, TheLargestPoolFitsAndOnePageMoreDoesNot) {
   v1::Options options = Options();
-  const auto memory = PlanMemory(options, OptionSpec::UP, Llama8B(), kContext);
+  const auto memory = PlanFor(options, OptionSpec::UP, Llama8B(), kContext);
   ASSERT_TRUE(memory.ok());
   const int64_t static_bytes = int64_t{400} << 30;
   const int64_t tokens = LargestKvTokens(*memory, 64, static_bytes);
@@ -412,7 +389,7 @@ TEST(MemoryPlanTest, HugeShapesSaturate) {
   huge.config.head_dim = 1 << 10;
   v1::Options options = Options();
   options.set_kv_cache_tokens(int64_t{1} << 30);
-  EXPECT_GE(PlanMemory(options, OptionSpec::DECODE, huge, kContext)->total(), int64_t{1} << 60);
+  EXPECT_GE(PlanFor(options, OptionSpec::DECODE, huge, kContext)->total(), int64_t{1} << 60);
 }
 
 TEST(MemoryPlanTest, LongestPromptIsTheTightestLimit) {
@@ -426,7 +403,7 @@ TEST(MemoryPlanTest, LongestPromptIsTheTightestLimit) {
 TEST(MemoryPlanTest, AnImpossibleSplitNamesItsOption) {
   v1::Options options = Options();
   options.set_pp_size(33);
-  const auto memory = PlanMemory(options, OptionSpec::UP, Llama8B(), kContext);
+  const auto memory = PlanFor(options, OptionSpec::UP, Llama8B(), kContext);
   EXPECT_EQ(FieldOf(memory.status()), "pp_size");
 }
 

@@ -273,16 +273,27 @@ class Checks {
   std::optional<LayerRange> Layers() {
     const v1::Options& values = report_.values;
     const LayerRange all{0, report_.model->num_hidden_layers};
-    if (!OfChain()) return all;
+    if (report_.role == OptionSpec::ROUTER) return all;
     const auto split = config::SplitLayers(all.end, values.pp_size(), values.pp_layer_partition());
     if (!split.ok()) {
       AddStatus("pp_size", split.status());
       return std::nullopt;
     }
-    if (report_.role == OptionSpec::UP) return all;
+    if (report_.role == OptionSpec::UP) {
+      if (!CheckDecodeStages(all.end)) return std::nullopt;
+      return all;
+    }
     const std::vector<config::StageRank> places = config::PlacesHere(values);
     return LayerRange{(*split)[static_cast<size_t>(places.front().stage)].begin,
                       (*split)[static_cast<size_t>(places.back().stage)].end};
+  }
+
+  bool CheckDecodeStages(int layers) {
+    const int64_t stages = report_.values.decode_pp_size();
+    if (config::IsColocated(report_.values) || stages <= layers) return true;
+    AddError("decode_pp_size", absl::StrCat("got ", stages, " stages for ", layers,
+                                            " layers; every stage needs one at least"));
+    return false;
   }
 
   bool OfChain() const {

@@ -77,10 +77,11 @@ namespace {
 absl::StatusOr<std::vector<InstanceRef>> FollowersOf(const v1::Ticket& proto,
                                                      std::string_view field) {
   const int count = proto.followers_size();
-  if (count >= kMaxTensorRanks) {
+  const int stages = std::max(1, proto.stages_size());
+  if (count >= kMaxTensorRanks * stages || (1 + count) % stages != 0) {
     return InvalidField(Part(field, "followers"),
-                        absl::StrCat(count, " ranks beside rank 0; there can be ",
-                                     kMaxTensorRanks - 1, " at most"));
+                        absl::StrCat(1 + count, " processes of ", stages,
+                                     " stages; each has as many, ", kMaxTensorRanks, " at most"));
   }
   std::set<std::string> ids = {proto.decode().instance_id()};
   std::vector<InstanceRef> followers;
@@ -93,6 +94,25 @@ absl::StatusOr<std::vector<InstanceRef>> FollowersOf(const v1::Ticket& proto,
     followers.push_back(std::move(follower));
   }
   return followers;
+}
+
+absl::StatusOr<std::vector<LayerRange>> StagesOf(const v1::Ticket& proto, std::string_view field) {
+  const std::string name = Part(field, "stages");
+  if (proto.stages_size() > kMaxStages) {
+    return InvalidField(name, absl::StrCat(proto.stages_size(), ", at most ", kMaxStages));
+  }
+  std::vector<LayerRange> stages;
+  int layer = 0;
+  for (const v1::LayerRange& range : proto.stages()) {
+    BATON_ASSIGN_OR_RETURN(const LayerRange layers, FromProto(range, name));
+    if (layers.begin != layer || layers.end <= layers.begin) {
+      return InvalidField(name, absl::StrCat("layers [", layers.begin, ", ", layers.end,
+                                             ") follow those up to ", layer));
+    }
+    layer = layers.end;
+    stages.push_back(layers);
+  }
+  return stages;
 }
 
 }  // namespace
@@ -117,6 +137,7 @@ absl::StatusOr<Ticket> FromProto(const v1::Ticket& proto, std::string_view field
   ticket.prompt_tokens = proto.prompt_tokens();
   ticket.prompt_pages = proto.prompt_pages();
   ticket.first_page = proto.first_page();
+  BATON_ASSIGN_OR_RETURN(ticket.stages, StagesOf(proto, field));
   BATON_ASSIGN_OR_RETURN(ticket.followers, FollowersOf(proto, field));
   return ticket;
 }
@@ -181,6 +202,7 @@ v1::Ticket ToProto(const Ticket& value) {
   proto.set_prompt_pages(value.prompt_pages);
   proto.set_first_page(value.first_page);
   for (const InstanceRef& follower : value.followers) *proto.add_followers() = ToProto(follower);
+  for (const LayerRange& layers : value.stages) *proto.add_stages() = ToProto(layers);
   return proto;
 }
 

@@ -51,8 +51,8 @@ TEST(ConvertTest, RoundTrips) {
   of_ranks.first_page = 2;
   EXPECT_EQ(*FromProto(ToProto(of_ranks), "ticket"), of_ranks);
   EXPECT_EQ(of_ranks.ranks(), 3);
-  EXPECT_EQ(of_ranks.rank(0), of_ranks.decode);
-  EXPECT_EQ(of_ranks.rank(2), (InstanceRef{"decode-1", 9}));
+  EXPECT_EQ(of_ranks.place(0), of_ranks.decode);
+  EXPECT_EQ(of_ranks.place(2), (InstanceRef{"decode-1", 9}));
   const KvLayout layout{6, 4, 64, 16, 4};
   EXPECT_EQ(*FromProto(ToProto(layout), "layout"), layout);
 }
@@ -105,6 +105,14 @@ TEST(ConvertTest, RefusesAndNamesTheField) {
   EXPECT_EQ(field_of(FromProto(ToProto(ranks), "t")), "t.followers[2]");
   ranks.followers = {{"d", 2}};
   EXPECT_EQ(field_of(FromProto(ToProto(ranks), "t")), "t.followers[0]");
+  Ticket stages{{"d", 1}, 0, 1, 1, 1, {{"e", 1}}};
+  stages.stages = {{0, 2}, {2, 6}};
+  EXPECT_EQ(field_of(FromProto(ToProto(stages), "t")), "ok");
+  EXPECT_EQ(FromProto(ToProto(stages), "t")->stages, stages.stages);
+  stages.stages = {{0, 2}, {3, 6}};
+  EXPECT_EQ(field_of(FromProto(ToProto(stages), "t")), "t.stages");
+  stages.stages = {{0, 2}, {2, 4}, {4, 6}};
+  EXPECT_EQ(field_of(FromProto(ToProto(stages), "t")), "t.followers") << "two for three stages";
   const KvLayout huge{1 << 30, 1 << 30, 1 << 30, 1 << 30, 4};
   EXPECT_EQ(field_of(FromProto(ToProto(huge), "l")), "l");
   EXPECT_EQ(field_of(FromProto(ToProto(KvLayout{1, 0, 1, 1, 4}), "l")), "l.kv_heads");

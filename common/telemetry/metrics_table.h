@@ -397,7 +397,7 @@ inline constexpr MetricInfo kTable[] = {
      "baton_stage_busy_seconds_total it is all of the time.",
      kP | kD, kIdleLabels},
     {Metric::kActivationBytesTotal, "baton_activation_bytes_total", kCounter, "bytes",
-     "Activations that this stage has sent on.", kP},
+     "Activations that this stage has sent on.", kP | kD},
     {Metric::kDecodeStepsTotal, "baton_decode_steps_total", kCounter, "steps",
      "Decode steps, each one token for every request of the batch; of a colocated chain, plans "
      "with decode steps.",

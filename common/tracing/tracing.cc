@@ -28,8 +28,13 @@ ResourceAttributes Describe(const v1::Options& options, const Identity& identity
     resource.emplace_back("baton.chain.id", options.chain_id());
     resource.emplace_back("baton.stage", absl::StrCat(options.pp_rank()));
   }
+  if (identity.role == "decode" && options.pp_size() * options.tp_size() > 1) {
+    resource.emplace_back("baton.decode.id", options.decode_id());
+  }
+  if (identity.role == "decode" && options.pp_size() > 1) {
+    resource.emplace_back("baton.stage", absl::StrCat(options.pp_rank()));
+  }
   if (options.tp_size() > 1) {
-    if (identity.role == "decode") resource.emplace_back("baton.decode.id", options.decode_id());
     resource.emplace_back("baton.rank", absl::StrCat(options.tp_rank()));
   }
   return resource;

@@ -13,7 +13,7 @@ namespace baton {
 // are refused at join. A new version first comes with both in the range, and the old one goes a
 // release later, so that a cluster can be upgraded process by process.
 inline constexpr uint32_t kOldestProtocolVersion = 2;
-inline constexpr uint32_t kProtocolVersion = 9;
+inline constexpr uint32_t kProtocolVersion = 10;
 static_assert(kOldestProtocolVersion <= kProtocolVersion);
 // The first in which Prefill.Start reads fixed_prompt_token_ids.
 inline constexpr uint32_t kFixedPromptIdsVersion = 3;
@@ -35,6 +35,8 @@ inline constexpr uint32_t kResumeVersion = 7;
 inline constexpr uint32_t kCompileVersion = 8;
 // The first whose decode services, and all ranks of one, compute by plans.
 inline constexpr uint32_t kDecodePlansVersion = 9;
+// The first whose chains hand KV over to decode services of several stages (Ticket.stages).
+inline constexpr uint32_t kDecodeStagesVersion = 10;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {
@@ -50,8 +52,9 @@ inline const char* RoleName(Role role) { return role == Role::kPrefill ? "prefil
 
 // The place of a process among those that share the layers of a stage or a decode service.
 
-// A set of ranks is 64 bits.
 inline constexpr int kMaxTensorRanks = 64;
+// As --pp-size.
+inline constexpr int kMaxStages = 64;
 
 // One of `size` tensor-parallel ranks; one alone holds everything.
 struct TensorRank {

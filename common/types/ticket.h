@@ -34,15 +34,21 @@ struct Ticket {
   uint64_t generation = 0;  // Never 0, never reused within an incarnation.
   int prompt_tokens = 0;
   int prompt_pages = 0;
-  // Ranks 1 and on of the decode service, whose rank 0 is `decode`. Slot, generation and the
-  // prompt's pages are the same on all; each checks by its own incarnation what arrives.
+  // The decode service's processes behind `decode`, stage by stage, each one's ranks in order.
+  // Slot, generation and the prompt's pages are the same on all; each checks by its own incarnation
+  // what arrives.
   std::vector<InstanceRef> followers = {};
   // Decode holds the prompt's pages before this one: the writers send from here on. There is at
   // least one to send.
   int first_page = 0;
+  // The layers of each stage of the decode service, one behind the other; empty: one has all.
+  std::vector<LayerRange> stages = {};
 
-  int ranks() const { return 1 + static_cast<int>(followers.size()); }
-  const InstanceRef& rank(int index) const {
+  int places() const { return 1 + static_cast<int>(followers.size()); }
+  int ranks() const {  // In each stage.
+    return stages.empty() ? places() : places() / static_cast<int>(stages.size());
+  }
+  const InstanceRef& place(int index) const {
     return index == 0 ? decode : followers.at(static_cast<size_t>(index) - 1);
   }
   auto operator<=>(const Ticket&) const = default;

@@ -12,7 +12,7 @@ MANAGED = {
     "cluster_tls_cert": "cluster.tls", "cluster_tls_key": "cluster.tls", "cluster_tls_ca": "cluster.tls",
     "cluster_token_file": "cluster.token.existingSecret",
     "router_address": "the release's own Service", "api_key": "auth.existingSecret",
-    "advertise_host": "the pod's address", "disaggregation_mode": "mode", "pp_size": "prefill.parallelism.pp",
+    "advertise_host": "the pod's address", "disaggregation_mode": "mode", "pp_size": "parallelism.pp",
     "pp_rank": "the pod's index", "tp_rank": "the pod's index",
     "nnodes": "nothing: each rank is a pod", "node_rank": "the pod's index",
     "dist_init_addr": "nothing: ranks meet through the routers",
@@ -109,8 +109,7 @@ def pods(options, role):
 
 
 def worker(options, role):
-    parallelism = {"pp": integer(1, 64) if role == "prefill" else {"type": "integer", "const": 1},
-                   "tp": integer(1, 64)}
+    parallelism = {"pp": integer(1, 64), "tp": integer(1, 64)}
     if role == "prefill":
         parallelism["layerPartition"] = {"type": "string", "pattern": "^(auto|[1-9][0-9]*(,[1-9][0-9]*)*)?$"}
     return record({

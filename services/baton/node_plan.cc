@@ -21,6 +21,9 @@ const std::string& GroupOf(const v1::Options& options) {
   return IsDecode(options) ? options.decode_id() : options.chain_id();
 }
 
+// A decode service of one stage counts ranks alone.
+bool HasStages(const v1::Options& options) { return !IsDecode(options) || options.pp_size() > 1; }
+
 // What the node's own command says and its workers are not told: which of the places are its, and
 // what one process alone can have.
 constexpr const char* kOwnOptions[] = {"nnodes",      "node_rank", "dist_init_addr",
@@ -51,16 +54,21 @@ class Planner {
   }
 
  private:
+  // A decode service of one process.
+  static bool IsAlone(const v1::Options& values) {
+    return IsDecode(values) && values.pp_size() * values.tp_size() == 1;
+  }
+
   static const char* UnitOf(const v1::Options& values) {
-    if (IsDecode(values) && values.tp_size() == 1) return "services of this node";
+    if (IsAlone(values)) return "services of this node";
     return values.tp_size() > 1 ? "ranks of this node" : "stages of this node";
   }
 
-  // A chain's workers are numbered by stage and rank, as far as there are more of them.
+  // Workers are numbered by stage and rank, as far as there are more of them.
   static std::string NameOf(const v1::Options& values, const StageRank& place) {
     std::string name = values.instance_id();
     if (name.empty()) name = absl::StrCat(config::WorkerKind(values), "-", GroupOf(values));
-    if (!IsDecode(values)) absl::StrAppend(&name, "-", place.stage);
+    if (HasStages(values)) absl::StrAppend(&name, "-", place.stage);
     if (values.tp_size() > 1) absl::StrAppend(&name, "-", place.rank);
     return name;
   }
@@ -105,7 +113,7 @@ class Planner {
     AddOption(spec.arguments, "host", host_);
     AddOption(spec.arguments, "instance-id", name);
     AddOption(spec.arguments, IsDecode(values) ? "decode-id" : "chain-id", GroupOf(values));
-    if (!IsDecode(values)) AddOption(spec.arguments, "pp-rank", absl::StrCat(place.stage));
+    if (HasStages(values)) AddOption(spec.arguments, "pp-rank", absl::StrCat(place.stage));
     AddOption(spec.arguments, "tp-rank", absl::StrCat(place.rank));
     if (values.device() == "cuda") {
       AddOption(spec.arguments, "device", devices_[plan_.children.size()]);
@@ -132,7 +140,7 @@ class Planner {
 
 std::string PlaceText(const v1::Options& options, const StageRank& place) {
   std::string rank = absl::StrCat("rank ", place.rank);
-  if (IsDecode(options)) return rank;
+  if (!HasStages(options)) return rank;
   const std::string stage = absl::StrCat("stage ", place.stage);
   return options.tp_size() == 1 ? stage : absl::StrCat(stage, " ", rank);
 }
@@ -140,13 +148,15 @@ std::string PlaceText(const v1::Options& options, const StageRank& place) {
 // "c, 2 stages of 2 ranks"
 std::string ShapeText(const v1::Options& options) {
   const int64_t ranks = options.tp_size();
-  if (IsDecode(options)) {
+  if (!HasStages(options)) {
     return absl::StrCat("decode service ", options.decode_id(), ", ", ranks,
                         ranks == 1 ? " rank" : " ranks");
   }
   const int64_t stages = options.pp_size();
-  return absl::StrCat(options.chain_id(), config::IsColocated(options) ? ", colocated, " : ", ",
-                      stages, stages == 1 ? " stage" : " stages",
+  const std::string name =
+      IsDecode(options) ? absl::StrCat("decode service ", options.decode_id()) : options.chain_id();
+  return absl::StrCat(name, config::IsColocated(options) ? ", colocated, " : ", ", stages,
+                      stages == 1 ? " stage" : " stages",
                       ranks == 1 ? "" : absl::StrCat(" of ", ranks, " ranks"));
 }
 

@@ -54,9 +54,14 @@ class Planner {
  private:
   absl::Status AddDecodes() {
     const v1::Options& values = options_.values;
-    plan_.groups.push_back({"decode", values.decode_tp_size() > 1 ? "ranks" : "services", {}});
+    const char* const unit = values.decode_tp_size() > 1   ? "ranks"
+                             : values.decode_pp_size() > 1 ? "stages"
+                                                           : "services";
+    plan_.groups.push_back({"decode", unit, {}});
     for (int64_t decode = 0; decode < values.decodes(); ++decode) {
-      BATON_RETURN_IF_ERROR(AddDecode(decode));
+      for (int64_t stage = 0; stage < values.decode_pp_size(); ++stage) {
+        BATON_RETURN_IF_ERROR(AddDecodeStage(decode, stage));
+      }
     }
     return absl::OkStatus();
   }
@@ -121,18 +126,24 @@ class Planner {
     return absl::OkStatus();
   }
 
-  absl::Status AddDecode(int64_t decode) {
-    const int64_t ranks = options_.values.decode_tp_size();
+  absl::Status AddDecodeStage(int64_t decode, int64_t stage) {
+    const v1::Options& values = options_.values;
+    const int64_t stages = values.decode_pp_size();
+    const int64_t ranks = values.decode_tp_size();
     for (int64_t rank = 0; rank < ranks; ++rank) {
       std::string name = absl::StrCat("decode-", decode);
       std::vector<std::string> own;
-      // --tp-size is the chains'.
-      if (ranks > 1 || options_.values.tp_size() > 1) {
-        AddOption(own, "tp-size", absl::StrCat(ranks));
+      // --pp-size, its partition and --tp-size are the chains'.
+      if (stages > 1 || values.pp_size() > 1) AddOption(own, "pp-size", absl::StrCat(stages));
+      if (!values.pp_layer_partition().empty()) AddOption(own, "pp-layer-partition", "");
+      if (ranks > 1 || values.tp_size() > 1) AddOption(own, "tp-size", absl::StrCat(ranks));
+      if (stages * ranks > 1) AddOption(own, "decode-id", absl::StrCat(decode));
+      if (stages > 1) {
+        absl::StrAppend(&name, "-", stage);
+        AddOption(own, "pp-rank", absl::StrCat(stage));
       }
       if (ranks > 1) {
         absl::StrAppend(&name, "-", rank);
-        AddOption(own, "decode-id", absl::StrCat(decode));
         AddOption(own, "tp-rank", absl::StrCat(rank));
       }
       BATON_RETURN_IF_ERROR(AddWorker(OptionSpec::DECODE, name, std::move(own)));

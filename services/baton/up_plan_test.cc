@@ -127,6 +127,29 @@ TEST(UpPlanTest, EveryRankOfADecodeServiceIsAProcess) {
       IsSupersetOf({"--instance-id=decode-1-2", "--decode-id=1", "--tp-rank=2", "--tp-size=4"}));
 }
 
+TEST(UpPlanTest, EveryStageOfADecodeServiceIsAProcess) {
+  const auto plan = Plan({"--pp-size=3", "--pp-layer-partition=1,2,1", "--decode-pp-size=2"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<std::string> names;
+  for (const ChildSpec& child : plan->children) names.push_back(child.name);
+  EXPECT_THAT(names, ElementsAre("router", "prefill-0-0", "prefill-0-1", "prefill-0-2",
+                                 "decode-0-0", "decode-0-1"));
+  EXPECT_THAT(
+      Child(*plan, "decode-0-1").arguments,
+      IsSupersetOf({"--decode-id=0", "--pp-size=2", "--pp-rank=1", "--pp-layer-partition="}));
+  const auto both = Plan({"--decode-pp-size=2", "--decode-tp-size=2"});
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_THAT(Child(*both, "decode-0-1-0").arguments,
+              IsSupersetOf({"--pp-rank=1", "--tp-rank=0", "--decode-id=0"}));
+}
+
+// A decode service of one stage beside a chain of several is told so, whatever the cluster was.
+TEST(UpPlanTest, ADecodeServiceDoesNotInheritTheChainsStages) {
+  const auto plan = Plan({"--pp-size=2"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(Child(*plan, "decode-0").arguments, Contains("--pp-size=1"));
+}
+
 TEST(UpPlanTest, EveryWorkerIsCountedInOneGroup) {
   const auto groups = [](std::vector<std::string> args) {
     std::vector<std::string> texts;

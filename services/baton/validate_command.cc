@@ -28,6 +28,9 @@ std::string What(const PreflightReport& report) {
   const auto of_ranks = [](int64_t size) {
     return size == 1 ? "" : absl::StrCat(" of ", size, " ranks");
   };
+  const auto of_stages = [](int64_t size) {
+    return size == 1 ? "" : absl::StrCat(" of ", size, " stages");
+  };
   const std::string ranks = of_ranks(values.tp_size());
   const bool colocated = config::IsColocated(values);
   switch (report.role) {
@@ -39,8 +42,10 @@ std::string What(const PreflightReport& report) {
                           "chain of ", values.pp_size());
     case OptionSpec::DECODE:
       if (config::IsNode(values)) return NodeText(values);
-      return absl::StrCat(ranks.empty() ? "" : absl::StrCat("rank ", values.tp_rank(), " of "),
-                          "a decode service", ranks);
+      return absl::StrCat(
+          ranks.empty() ? "" : absl::StrCat("rank ", values.tp_rank(), " of "),
+          values.pp_size() == 1 ? "" : absl::StrCat("stage ", values.pp_rank(), " of "),
+          "a decode service", of_stages(values.pp_size()), ranks);
     default: {
       const std::string chains =
           absl::StrCat(values.prefill_chains(), colocated ? " colocated" : "",
@@ -49,7 +54,7 @@ std::string What(const PreflightReport& report) {
       if (colocated) return absl::StrCat("a router and ", chains);
       return absl::StrCat("a router, ", chains, " and ", values.decodes(),
                           values.decodes() == 1 ? " decode" : " decodes",
-                          of_ranks(values.decode_tp_size()));
+                          of_stages(values.decode_pp_size()), of_ranks(values.decode_tp_size()));
     }
   }
 }

@@ -1,4 +1,4 @@
-// `baton worker`: one stage of a prefill or colocated chain, or one decode service.
+// `baton worker`: one stage of a prefill or colocated chain, or of a decode service.
 #include <atomic>
 #include <cstdio>
 #include <memory>
@@ -217,6 +217,8 @@ absl::Status ServeDecode(const v1::Options& options, ConnectGroup connect_group,
   decode::DecodeOptions own;
   own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
   own.decode_id = options.decode_id();
+  own.pp_rank = static_cast<int>(options.pp_rank());
+  own.pp_size = static_cast<int>(options.pp_size());
   own.host = options.host();
   own.grpc_port = static_cast<int>(options.grpc_port());
   own.max_running_requests = static_cast<int>(options.max_running_requests());
@@ -233,22 +235,27 @@ absl::Status ServeDecode(const v1::Options& options, ConnectGroup connect_group,
                                                        &announce, std::move(connect_group),
                                                        runtime.security(), runtime.constraints()}));
   const TensorRank rank = runtime.tensor_rank();
-  const std::string of_ranks = rank.alone() ? ""
-                                            : absl::StrCat("rank ", rank.rank, " of ", rank.size,
-                                                           " of ", own.decode_id, ", ");
-  LOG(kInfo) << "decode service, " << of_ranks << runtime.Summary() << ", at most "
+  const bool alone = rank.alone() && own.pp_size == 1;
+  const std::string place = absl::StrCat(
+      rank.alone() ? "" : absl::StrCat("rank ", rank.rank, " of ", rank.size, " of "),
+      own.pp_size == 1 ? "" : absl::StrCat("stage ", own.pp_rank, " of ", own.pp_size, " of "),
+      alone ? "" : absl::StrCat(own.decode_id, ", "));
+  LOG(kInfo) << "decode service, " << place << runtime.Summary() << ", at most "
              << own.max_running_requests << " requests";
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
              << net::JoinHostPort(own.host, runtime.metrics_port()) << "  started after "
              << SecondsSince(start_us);
   v1::WorkerInfo self = runtime.Describe(service->grpc_port());
   self.set_role(v1::ROLE_DECODE);
-  if (!rank.alone()) self.set_decode_id(own.decode_id);
+  self.set_pp_rank(own.pp_rank);
+  self.set_pp_size(own.pp_size);
+  if (!alone) self.set_decode_id(own.decode_id);
   self.set_max_running_requests(own.max_running_requests);
   self.set_reserved_decode_tokens(own.reserved_decode_tokens);
   Served served;
   served.announce = &announce;
   served.on_view = [&service](const auto& workers) { service->OnView(workers); };
+  served.on_endpoint_lost = [&service] { service->OnEndpointLost(); };
   Serve(*service, peers, served);
   return ServeUntilStopped(options, runtime, std::move(self), served);
 }
@@ -266,7 +273,9 @@ absl::StatusOr<PreflightReport> Checked(const config::ParsedOptions& options) {
 // "prefill-1-3f0c", with its rank behind the stage where there are more of them.
 std::string DefaultInstanceId(const v1::Options& options) {
   std::string id = config::WorkerKind(options);
-  if (!config::IsDecode(options)) absl::StrAppend(&id, "-", options.pp_rank());
+  if (!config::IsDecode(options) || options.pp_size() > 1) {
+    absl::StrAppend(&id, "-", options.pp_rank());
+  }
   if (options.tp_size() > 1) absl::StrAppend(&id, "-", options.tp_rank());
   return absl::StrCat(id, "-", RandomHex(4));
 }
@@ -296,13 +305,10 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
   BATON_ASSIGN_OR_RETURN(const ModelConfig model,
                          LoadPlayedModelConfig(options.model_path(), options.context_length(),
                                                options.timed_profile()));
-  LayerRange layers{0, model.num_hidden_layers};
-  if (chain) {
-    BATON_ASSIGN_OR_RETURN(
-        const std::vector<LayerRange> split,
-        config::SplitLayers(layers.end, options.pp_size(), options.pp_layer_partition()));
-    layers = split[static_cast<size_t>(options.pp_rank())];
-  }
+  BATON_ASSIGN_OR_RETURN(const std::vector<LayerRange> split,
+                         config::SplitLayers(model.num_hidden_layers, options.pp_size(),
+                                             options.pp_layer_partition()));
+  const LayerRange layers = split[static_cast<size_t>(options.pp_rank())];
   BATON_ASSIGN_OR_RETURN(const auto runtime,
                          WorkerRuntime::Create(options, layers, model, std::move(security)));
   Measured measured;

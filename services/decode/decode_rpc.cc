@@ -61,7 +61,9 @@ absl::StatusOr<prefill::Start> DecodeRpc::Check(const v1::ReserveRequest& reques
   if (!sampling.logprobs()) sampling.clear_top_logprobs();
   BATON_ASSIGN_OR_RETURN(
       auto sampler,
-      TokenSampler::Create(sampling, options_.eos_ids, options_.vocab_size, options_.constraints));
+      options_.draws ? TokenSampler::Create(sampling, options_.eos_ids, options_.vocab_size,
+                                            options_.constraints)
+                     : TokenSampler::CreateSilent(sampling, options_.eos_ids, options_.vocab_size));
   const bool goes_on = sampler.drawn_tokens() > 0 && sampler.params().NeedsHistory();
   BATON_RETURN_IF_ERROR(CheckPrompt(request, sampler.params().NeedsPrompt() || goes_on));
   BATON_RETURN_IF_ERROR(sampler.CheckDrawn(request.prompt_tokens()));

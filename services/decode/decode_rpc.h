@@ -27,8 +27,9 @@ class DecodeRpc final : public v1::Decode::CallbackService {
     int max_context_tokens = 0;
     int layers = 0;    // The model's.
     int kv_heads = 0;  // The model's.
-    int ranks = 1;     // The service's.
+    int ranks = 1;     // In each of the service's stages.
     std::vector<int32_t> eos_ids;
+    bool draws = true;                   // Here; if not, the last stage does.
     Constraints* constraints = nullptr;  // Null: texts can't be constrained.
     EventLoop* loop = nullptr;           // Stops after the gRPC server.
     DecodeShell* shell = nullptr;        // Called on the loop only.

@@ -17,9 +17,6 @@ namespace {
 constexpr int64_t kDataThreadStuckUs = 5'000'000;
 
 absl::Status CheckOptions(const DecodeOptions& options, const Executor& executor) {
-  if (!executor.first_stage() || !executor.last_stage()) {
-    return InvalidField("disaggregation_mode", "a decode service needs all layers of the model");
-  }
   if (options.max_running_requests < 1) {
     return InvalidField("max_running_requests", "must be positive");
   }
@@ -44,6 +41,8 @@ prefill::PrefillOptions ChainOptionsOf(const DecodeOptions& options, const Execu
   chain.role = Role::kDecode;
   chain.self = options.self;
   chain.chain_id = options.decode_id.empty() ? options.self.id : options.decode_id;
+  chain.pp_rank = options.pp_rank;
+  chain.pp_size = options.pp_size;
   chain.tensor_rank = executor.tensor_rank();
   chain.host = options.host;
   chain.grpc_port = options.grpc_port;
@@ -65,6 +64,7 @@ KvReceiver::Options ReceiverOptionsOf(const DecodeOptions& options,
   kv.table.layout = parts.executor->kv().layout();
   kv.table.rank = parts.executor->tensor_rank();
   kv.table.model_kv_heads = parts.executor->config().num_key_value_heads;
+  kv.table.model_layers = parts.executor->config().num_hidden_layers;
   kv.table.slots = static_cast<uint32_t>(options.max_running_requests);
   kv.table.writer_lease_us = options.kv_lease_ms * 1000;
   kv.executor = parts.executor;
@@ -76,7 +76,7 @@ KvReceiver::Options ReceiverOptionsOf(const DecodeOptions& options,
 
 }  // namespace
 
-// What speaks to routers on rank 0, and to rank 0 on the others.
+// What speaks to routers on the first process, and to that one on the others.
 class DecodeService::Front final : public prefill::Front {
  public:
   Front(const DecodeOptions& options, const Parts& parts, KvReceiver* kv,
@@ -90,7 +90,8 @@ class DecodeService::Front final : public prefill::Front {
     rpc_ = std::make_unique<DecodeRpc>(DecodeRpc::Options{
         options.self.id, model.vocab_size, options.max_context_tokens, model.num_hidden_layers,
         model.num_key_value_heads, parts.executor->tensor_rank().size, model.eos_token_ids,
-        parts.constraints, chain.loop.get(), shell_.get(), parts.tracer});
+        parts.executor->last_stage(), parts.constraints, chain.loop.get(), shell_.get(),
+        parts.tracer});
   }
 
   std::vector<grpc::Service*> services() override {

@@ -1,5 +1,6 @@
-// A decode service, or a rank of one: a chain of one stage (services/prefill) whose prompts others
-// read, with the lease table that takes in their KV and the calls of routers.
+// A decode service, or one of its stages or ranks: a chain (services/prefill) whose prompts others
+// read, with the lease table that takes in this process's part of their KV, and on stage 0's rank 0
+// the calls of routers.
 //
 //   auto service = DecodeService::Create(options, parts);   // listens
 //   ... register with the router, (*service)->OnView(...) on every change of the view ...
@@ -32,7 +33,9 @@ namespace baton::decode {
 
 struct DecodeOptions {
   InstanceRef self;
-  std::string decode_id;  // For a service of several ranks.
+  std::string decode_id;  // For a service of several stages or ranks.
+  int pp_rank = 0;
+  int pp_size = 1;
   std::string host = "127.0.0.1";
   int grpc_port = 0;  // 0: any free one.
   int max_running_requests = 0;
@@ -47,13 +50,13 @@ class DecodeService {
  public:
   // Not owned; they outlive the service, and the data plane is shut down before it is destroyed.
   struct Parts {
-    Executor* executor = nullptr;  // All layers of the model.
+    Executor* executor = nullptr;  // The stage's layers.
     DataPlane* data_plane = nullptr;
     const worker::Peers* peers = nullptr;
     Metrics* metrics = nullptr;
     tracing::Tracer* tracer = nullptr;  // Null: no tracing.
     grpc::Service* beside = nullptr;    // Served on the same port; may be null.
-    ConnectGroup connect_group;         // With several ranks.
+    ConnectGroup connect_group;         // With several ranks in a stage.
     std::shared_ptr<const rpc::ClusterSecurity> security = nullptr;  // Null: peers are not checked.
     Constraints* constraints = nullptr;  // Null: texts can't be constrained.
   };
@@ -67,8 +70,9 @@ class DecodeService {
 
   // As PrefillService's:
   void OnView(const std::vector<worker::PeerWorker>& workers) { chain_->OnView(workers); }
-  // Takes requests: not draining, and its ranks are together. Of another rank than the first:
-  // whether the service takes requests is rank 0's to report.
+  void OnEndpointLost() { chain_->OnEndpointLost(); }
+  // Takes requests: not draining, and its members are together. Of another one than the first:
+  // whether the service takes requests is the first's to report.
   bool ready() const { return chain_->ready(); }
   v1::WorkerLoad load() const { return chain_->load(); }
   // OK while loop, data thread and executor make progress; never waits for a peer.

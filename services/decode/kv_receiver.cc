@@ -108,10 +108,11 @@ std::optional<Placement> KvReceiver::Refuse(const char* reason, const absl::Stat
   return std::nullopt;
 }
 
-// The runs of a message's bytes in each page: one run if the message has all heads of this process.
+// The runs of a message's bytes in each page: one run if the message has all heads of this process
+// in its layers.
 std::vector<PageRun> KvReceiver::RunsOf(const KvPlacement& allowed) const {
   const KvGeometry& kv = options_.executor->kv();
-  const KvBand held{{0, kv.layers()}, kv.kv_heads, kv.HeadBytes(), kv.planes};
+  const KvBand held{{kv.layer_begin, kv.layer_end}, kv.kv_heads, kv.HeadBytes(), kv.planes};
   return MessageRuns(allowed.layers, allowed.heads, held, kv.head_begin, allowed.offset_bytes,
                      allowed.page_bytes);
 }

@@ -30,7 +30,7 @@ class KvReceiver final : public prefill::KvInlet {
  public:
   struct Options {
     LeaseTableOptions table;
-    Executor* executor = nullptr;  // All layers, this rank's heads; KV lands in its pages.
+    Executor* executor = nullptr;  // KV of its layers and heads lands in its pages.
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
     std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;  // Any thread.

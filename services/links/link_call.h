@@ -1,5 +1,4 @@
-// Stage 0's end of the stream to one later stage; or that of a decode service's rank 0 to a
-// follower.
+// Stage 0's end of the stream to another member of its chain, or of its decode service.
 #ifndef SERVICES_LINKS_LINK_CALL_H_
 #define SERVICES_LINKS_LINK_CALL_H_
 

@@ -16,7 +16,7 @@
 namespace baton::prefill {
 
 struct PrefillOptions {
-  Role role = Role::kPrefill;  // kDecode: a chain of one stage that is granted KV.
+  Role role = Role::kPrefill;  // kDecode: a chain that is granted KV.
   InstanceRef self;
   std::string chain_id;
   int pp_rank = 0;

@@ -44,9 +44,11 @@ absl::StatusOr<std::unique_ptr<PrefillService>> PrefillService::Create(
   std::unique_ptr<PrefillService> service(new PrefillService(options, parts));
   // Last of what can fail, so that a service that did not come to be is registered nowhere.
   BATON_RETURN_IF_ERROR(service->Listen());
-  if (!service->decode()) {
+  if (!service->decode() || options.pp_size > 1) {
     BATON_RETURN_IF_ERROR(
         parts.data_plane->Register(MessageKind::kActivations, service->activations_.get()));
+  }
+  if (!service->decode()) {
     if (absl::Status status = service->kv_->Start(); !status.ok()) {
       parts.data_plane->Unregister(MessageKind::kActivations);
       return status;

@@ -32,8 +32,11 @@ PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) 
 }
 
 RankGrantLimits GrantLimitsOf(const PrefillOptions& options, const Executor& executor) {
-  return {options.tensor_rank, executor.config().num_key_value_heads,
-          executor.config().num_hidden_layers, executor.kv().page_count, options.max_open_requests};
+  const LayerRange layers{executor.kv().layer_begin, executor.kv().layer_end};
+  return {{layers, options.tensor_rank},
+          executor.config().num_key_value_heads,
+          executor.kv().page_count,
+          options.max_open_requests};
 }
 
 PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor,
@@ -44,6 +47,7 @@ PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor,
   if (options.decodes) bounds.max_plan_tokens += kMaxPlanEntries;
   bounds.max_context_tokens = options.max_context_tokens;
   bounds.kv_heads = executor.config().num_key_value_heads;
+  bounds.layers = executor.config().num_hidden_layers;
   bounds.tensor_ranks = options.tensor_rank.size;
   bounds.vocab_size = executor.config().vocab_size;
   bounds.eos_token_ids = executor.config().eos_token_ids;

@@ -199,8 +199,7 @@ void RouterShell::FlushCache(std::function<void(absl::StatusOr<int>)> done) {
     for (const Worker& worker : core_.membership().Workers()) {
       const WorkerInfo& info = worker.info;
       const uint32_t since = info.role == Role::kPrefill ? kCachedTokensVersion : kFirstPageVersion;
-      const bool plans =
-          info.tensor_rank.rank == 0 && (info.role == Role::kDecode || info.pp_rank == 0);
+      const bool plans = info.place() == 0;
       if (plans && info.fingerprint.protocol_version >= since) {
         caches.emplace_back(info.role, info.instance);
       }

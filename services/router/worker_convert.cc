@@ -133,13 +133,16 @@ absl::StatusOr<WorkerInfo> WorkerFromProto(const v1::WorkerInfo& proto) {
   worker.chain_id = proto.chain_id();
   worker.pp_rank = proto.pp_rank();
   worker.pp_size = proto.pp_size();
+  // Decode services of before said none.
+  if (worker.role == Role::kDecode && worker.pp_size == 0) worker.pp_size = 1;
   worker.decodes = proto.decodes();
   if (proto.has_tensor_rank()) {
     BATON_ASSIGN_OR_RETURN(worker.tensor_rank,
                            rpc::FromProto(proto.tensor_rank(), "worker.tensor_rank"));
     BATON_ASSIGN_OR_RETURN(worker.agreed, AgreementFromProto(proto));
   }
-  if (worker.role == Role::kDecode && !worker.tensor_rank.alone()) {
+  const bool of_several = !worker.tensor_rank.alone() || worker.pp_size > 1;
+  if (worker.role == Role::kDecode && of_several) {
     BATON_RETURN_IF_ERROR(CheckName("worker.decode_id", proto.decode_id()));
     worker.decode_id = proto.decode_id();
   }
@@ -183,8 +186,8 @@ v1::WorkerInfo ToProto(const WorkerInfo& worker) {
     proto.set_row_parallel_chunks(worker.agreed.row_parallel_chunks);
     proto.set_row_parallel_threshold(worker.agreed.row_parallel_threshold);
     proto.set_sends_slices(worker.agreed.sends_slices);
-    proto.set_decode_id(worker.decode_id);
   }
+  proto.set_decode_id(worker.decode_id);
   *proto.mutable_fingerprint() = rpc::ToProto(worker.fingerprint);
   proto.set_page_count(worker.page_count);
   proto.set_max_running_requests(worker.max_running_requests);

@@ -53,6 +53,19 @@ TEST(WorkerConvertTest, ARankSaysOfWhichDecodeServiceItIs) {
   }
 }
 
+TEST(WorkerConvertTest, AStageSaysOfWhichDecodeServiceItIs) {
+  WorkerInfo worker = TestDecodeStage(1, "3");
+  worker.grpc_address = "127.0.0.1:4000";
+  v1::WorkerInfo proto = ToProto(worker);
+  const auto back = WorkerFromProto(proto);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, worker);
+  proto.clear_decode_id();
+  EXPECT_EQ(FieldOf(WorkerFromProto(proto).status()), "worker.decode_id");
+  proto.set_pp_size(0);  // As decode services of older versions say it.
+  EXPECT_EQ(WorkerFromProto(proto)->pp_size, 1);
+}
+
 TEST(WorkerConvertTest, WhatRanksAgreeOnIsWithinTheOptionsRanges) {
   struct Row {
     int chunks;

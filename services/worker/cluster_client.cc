@@ -46,7 +46,7 @@ absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {
   peer.chain_id = info.chain_id();
   peer.decode_id = info.decode_id();
   peer.pp_rank = info.pp_rank();
-  peer.pp_size = info.pp_size();
+  peer.pp_size = std::max(1, info.pp_size());  // Decode services of before said none.
   peer.decodes = info.decodes();
   peer.protocol_version = info.fingerprint().protocol_version();
   if (info.has_tensor_rank()) {
@@ -83,6 +83,8 @@ MembershipOptions CoreOptions(const ClusterClientOptions& options) {
   core.self.role = options.self.role() == v1::ROLE_DECODE ? Role::kDecode : Role::kPrefill;
   core.self.chain_id = options.self.chain_id();
   core.self.decode_id = options.self.decode_id();
+  core.self.pp_rank = options.self.pp_rank();
+  core.self.pp_size = std::max(1, options.self.pp_size());
   for (const std::string& router : options.routers) {
     (net::IsNumericHostPort(router) ? core.router_addresses : core.router_names).push_back(router);
   }

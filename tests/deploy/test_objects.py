@@ -225,6 +225,17 @@ def test_a_groups_pods_are_ranks():
     assert "BATON_PP_RANK" not in env
 
 
+@pytest.mark.parametrize("pp, tp, place", [(2, 1, "BATON_PP_RANK"), (1, 2, "BATON_TP_RANK"),
+                                           (2, 2, "BATON_DECODE_INDEX")])
+def test_a_groups_pods_are_a_decode_services_members(pp, tp, place):
+    rendered = chart({"workload": {"kind": "LeaderWorkerSet"}, "decode": {"parallelism": {"pp": pp, "tp": tp}}})
+    template = rendered.get("LeaderWorkerSet", "baton-decode")["spec"]["leaderWorkerTemplate"]
+    assert template["size"] == pp * tp
+    env = {entry["name"]: entry for entry in template["workerTemplate"]["spec"]["containers"][0]["env"]}
+    assert "worker-index" in env[place]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert env["BATON_DECODE_ID"]["value"] == "$(DECODE_SET)-$(DECODE_GROUP)"
+
+
 def test_a_leaderworkerset_is_scaled_by_chains():
     rendered = chart({"workload": {"kind": "LeaderWorkerSet"}, "prefill": {"autoscaling": KEDA}})
     target = rendered.get("ScaledObject", "baton-prefill")["spec"]["scaleTargetRef"]

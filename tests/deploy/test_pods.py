@@ -100,6 +100,24 @@ def test_every_rank_is_a_pod():
     assert rendered.options("decode")["tp_size"] == 1
 
 
+def test_every_stage_of_a_decode_service_is_a_pod():
+    rendered = chart({"decode": {"replicas": 3, "parallelism": {"pp": 2, "tp": 2}}, "networkPolicy": {"enabled": True},
+                      "transfer": {"portRange": ""}})
+    assert rendered.workload("decode")["spec"]["replicas"] == 12
+    options = rendered.options("decode")
+    assert (options["pp_size"], options["tp_size"], options["decode_id"]) == (2, 2, "baton-pp2-tp2")
+    assert "BATON_DECODE_INDEX" in rendered.env("decode")
+    assert chart({"decode": {"parallelism": {"pp": 2}}}).options("decode")["decode_id"] == "baton-pp2"
+    assert "decode_id" not in chart().options("decode")
+
+    def peers(policy, way, end):
+        return [peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+                for rule in policy["spec"][way] for peer in rule.get(end, []) if "podSelector" in peer]
+    # Its pods speak to one another.
+    policy = rendered.get("NetworkPolicy", "baton-decode")
+    assert peers(policy, "ingress", "from").count("decode") == 2 and peers(policy, "egress", "to").count("decode") == 2
+
+
 def test_workers_find_every_router_before_it_is_ready(default):
     service = default.get("Service", "baton-router-headless")["spec"]
     assert service["clusterIP"] == "None"

@@ -228,7 +228,8 @@ def test_nodes_that_cannot_be_are_refused_before_a_start(tiny_model, flags, word
 
 
 @pytest.mark.parametrize("flags, words", [
-    (["--nnodes=3", "--node-rank=0"], ["nnodes", "got 3", "the 4 processes of a decode service: tp_size = 4"]),
+    (["--nnodes=3", "--node-rank=0"],
+     ["nnodes", "got 3", "the 4 processes of a decode service: pp_size = 1 times tp_size = 4"]),
     (["--nnodes=2"], ["node_rank", "required beside nnodes = 2"]),
     (["--nnodes=2", "--node-rank=0", "--tp-rank=1"], ["nnodes", "tp_rank = 1 (flag --tp-rank)"]),
 ])

@@ -26,12 +26,13 @@ def cached_of(length):
 
 
 @pytest.fixture(scope="module", params=["colocated", "colocated of two", "apart", "apart of two",
-                                        "two ranks", "decode ranks"])
+                                        "two ranks", "decode ranks", "decode stages"])
 def served(request, tiny_model, tmp_path_factory):
     shapes = {"colocated": dict(stages=1, chains=0, decodes=0, colocated=1),
               "colocated of two": dict(stages=2, chains=0, decodes=0, colocated=1),
               "apart": dict(stages=1), "apart of two": dict(stages=2),
-              "two ranks": dict(stages=2, ranks=2), "decode ranks": dict(stages=1, decode_ranks=2)}
+              "two ranks": dict(stages=2, ranks=2), "decode ranks": dict(stages=1, decode_ranks=2),
+              "decode stages": dict(stages=1, decode_stages=2)}
     with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("cache"), flags=FLAGS,
                           router_flags=["--served-model-name", "tiny"], **shapes[request.param]) as cluster, \
             Client(cluster.target) as client:

@@ -276,8 +276,9 @@ Ticket HandOff::Begin(uint64_t number, const Prompt& prompt) {
     ticket.followers.push_back(DecodeRef(rank));
   }
   for (const auto& receiver : receivers_) {
-    receiver->receiver->Grant({ticket.slot, ticket.generation, prompt.decode_pages,
-                               WritersTo(writers_, shape_.kv_heads, receiver->place), kNeverUs});
+    receiver->receiver->Grant(
+        {ticket.slot, ticket.generation, prompt.decode_pages,
+         WritersTo(writers_, shape_.kv_heads, {{0, kLayers}, receiver->place}), kNeverUs});
     std::promise<void> granted;
     receiver->receiver->After([&granted] { granted.set_value(); });
     granted.get_future().wait();

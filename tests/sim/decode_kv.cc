@@ -17,11 +17,13 @@ namespace {
 constexpr double kSaidAgain = 0.03;
 constexpr double kFormerLife = 0.3;
 
-LeaseTableOptions LeaseOptions(const Topology& topology, InstanceRef self, TensorRank rank) {
+LeaseTableOptions LeaseOptions(const Topology& topology, InstanceRef self, int node) {
+  const TensorRank rank = topology.DecodeRankOf(node);
   LeaseTableOptions options;
   options.self = std::move(self);
-  options.layout = topology.DecodeLayout();
+  options.layout = topology.DecodeLayoutOf(node);
   options.rank = rank;
+  options.model_layers = topology.layers;
   if (!rank.alone()) options.model_kv_heads = topology.kv_heads;
   options.slots = static_cast<uint32_t>(topology.max_running);
   options.part_bytes = topology.PartBytes();
@@ -38,9 +40,10 @@ DecodeKv::DecodeKv(World& world, const Topology& topology, int node, InstanceRef
       node_(node),
       self_(std::move(self)),
       rank_(topology.DecodeRankOf(node)),
+      layers_(topology.DecodeLayersOf(node)),
       hooks_(std::move(hooks)),
-      leases_(LeaseOptions(topology, self_, rank_)),
-      witness_(world, topology, self_, rank_),
+      leases_(LeaseOptions(topology, self_, node)),
+      witness_(world, topology, self_, rank_, layers_),
       memory_(memory) {}
 
 void DecodeKv::LeaseTick() {
@@ -132,9 +135,9 @@ std::vector<DecodeKv::Landing> DecodeKv::LandingsOf(const KvPlacement& placement
   const IndexRange held = KvHeadsOf(kv_heads, rank_);
   const int sent_heads = placement.heads.size();
   const size_t head_bytes = topology_.Layout().WithHeads(1).BytesPerLayer() / 2;
-  const std::vector<PageRun> runs = MessageRuns(
-      placement.layers, placement.heads, {{0, topology_.layers}, held.size(), head_bytes},
-      held.begin, placement.offset_bytes, placement.page_bytes);
+  const std::vector<PageRun> runs =
+      MessageRuns(placement.layers, placement.heads, {layers_, held.size(), head_bytes}, held.begin,
+                  placement.offset_bytes, placement.page_bytes);
   // One run if all heads are sent; else one for the keys and one for the values of each layer.
   const size_t of_a_run = static_cast<size_t>(sent_heads) * head_bytes;
   const size_t first = placement.offset_bytes / of_a_run;
@@ -264,10 +267,11 @@ void DecodeKv::CheckHandedOver(const KvCommitted& committed) {
   const int slots = static_cast<int>(pages.size()) * topology_.page_size;
   for (int position = 0; position < slots; ++position) {
     const int page = pages[static_cast<size_t>(position / topology_.page_size)];
-    for (int layer = 0; layer < topology_.layers; ++layer) {
+    for (int layer = 0; layer < layers_.size(); ++layer) {
       // What lies behind the prompt was written for another sequence, and is cleared.
-      const uint64_t expected =
-          position < sequence->inputs.prompt_tokens ? sequence->X(position, layer) & held : 0;
+      const uint64_t expected = position < sequence->inputs.prompt_tokens
+                                    ? sequence->X(position, layers_.begin + layer) & held
+                                    : 0;
       if (memory_.Get(page, layer, position % topology_.page_size) == expected) continue;
       world_.Violate(absl::StrCat("I3: ", self_.id, " takes generation ", committed.generation,
                                   " for complete, and position ", position, " layer ", layer,

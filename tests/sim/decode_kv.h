@@ -83,6 +83,7 @@ class DecodeKv final : public prefill::KvInlet {
   const int node_;
   const InstanceRef self_;
   const TensorRank rank_;
+  const LayerRange layers_;
   const Hooks hooks_;
   LeaseTable leases_;
   LeaseWitness witness_;

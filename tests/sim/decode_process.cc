@@ -20,7 +20,7 @@ prefill::PlannerLimits LimitsOf(const Topology& topology, const InstanceRef& sel
   prefill::PlannerLimits limits;
   limits.page_size = topology.page_size;
   limits.chunk_tokens = 2 * topology.page_size;
-  limits.plan_window = topology.plan_window;
+  limits.plan_window = topology.plan_window + topology.decode_stages - 1;
   limits.max_open_requests = topology.max_running;
   limits.max_queued_requests = topology.max_queued;
   limits.max_context_tokens = topology.max_context_tokens;
@@ -36,7 +36,8 @@ prefill::PlannerLimits LimitsOf(const Topology& topology, const InstanceRef& sel
 }
 
 links::WiringOptions WiringOptionsOf(const Topology& topology, int node, const InstanceRef& self) {
-  return {DecodePlaceOf(topology, node, self), topology.PagesOf(node), 1, 1, topology.times.chain};
+  return {DecodePlaceOf(topology, node, self), topology.PagesOf(node), 1,
+          topology.activation_credits, topology.times.chain};
 }
 
 }  // namespace
@@ -106,8 +107,8 @@ void DecodeProcess::FreePages() {
   if (planner_.pool() == nullptr) return;
   for (const int page : freed_.Take(*planner_.pool())) {
     FreePage(epoch_, page);
-    for (int rank = 1; rank < topology_.decode_ranks; ++rank) {
-      const int node = topology_.DecodeNode(topology_.DecodeOf(node_), rank);
+    for (int member = 1; member < topology_.decode_members(); ++member) {
+      const int node = topology_.DecodeNode(topology_.DecodeOf(node_), member);
       if (!world_.alive(node)) continue;
       static_cast<DecodeRank*>(world_.process(node))->FreePage(epoch_, page);
     }
@@ -280,19 +281,21 @@ void DecodeProcess::Perform(const prefill::FinishRequest& action) {
   }
 }
 
-// ---- The hand-off and plans, here and on the other ranks ----
+// ---- The hand-off and plans, here and on the other members ----
 
 void DecodeProcess::OnLease(const LeaseEvent& event) {
   LeaseEvent heard = event;
   if (auto* committed = std::get_if<KvCommitted>(&heard)) {
     // Drawn by a kernel that has gone wrong.
-    if (world_.Strikes(&NetworkFaults::compute_fail)) committed->first_token->token = kVocabulary;
+    if (committed->first_token.has_value() && world_.Strikes(&NetworkFaults::compute_fail)) {
+      committed->first_token->token = kVocabulary;
+    }
   }
   HandlePlanner(prefill::KvHeard{0, heard});
 }
 
 void DecodeProcess::Perform(const prefill::GrantKv& action) {
-  if (action.rank > 0) return SendOrder(action.rank, action.grant);
+  if (action.member > 0) return SendOrder(action.member, action.grant);
   const absl::Status status = grants_.Grant(action.grant);
   if (!status.ok()) world_.Violate(absl::StrCat(self_.id, ": ", status.message()));
 }
@@ -309,32 +312,14 @@ void DecodeProcess::Perform(const prefill::IssuePlan& action) {
 }
 
 void DecodeProcess::Perform(const prefill::FailChain& action) {
-  wiring_events_.Raise(links::StageLinkEnded{action.rank, epoch_, action.status});
+  const int member = action.stage * topology_.decode_ranks + action.rank;
+  if (member == 0) return FailEpoch(action.status);
+  wiring_events_.Raise(links::StageLinkEnded{member, epoch_, action.status});
 }
 
 // Events of its own, as the loop has them in turn.
 void DecodeProcess::OnReport(uint64_t /*epoch*/, const prefill::PlannerEvent& report) {
   world_.After(node_, 1, "own report", [this, report] { HandlePlanner(report); });
-}
-
-prefill::ComputeFinished DecodeProcess::ResultOf(const DecodeSteps::Ended& ended) {
-  prefill::ComputeFinished done{ended.epoch, ended.number, ended.status, ended.compute_us, {}, {}};
-  const double fails = world_.faults().compute_fail / 10;
-  for (const DecodeSteps::Row& row : ended.rows) {
-    if (!ended.status.ok() || !row.run.item.draws) continue;
-    if (world_.random().Chance(fails)) {
-      if (world_.random().Chance(0.5)) {
-        done.drawn.emplace_back(absl::InternalError("a logit is not finite"));
-      } else {
-        const int32_t none = world_.random().Chance(0.5) ? -1 : kVocabulary;
-        done.drawn.emplace_back(SampledToken{none, 0, {}});
-      }
-      continue;
-    }
-    done.drawn.emplace_back(
-        DrawToken(row.x.back(), row.sequence->inputs.prompt_id, row.run.generated));
-  }
-  return done;
 }
 
 absl::Status DecodeProcess::CheckInvariants() const {

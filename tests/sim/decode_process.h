@@ -1,5 +1,6 @@
-// A simulated decode service, or rank 0 of one: the real ChainPlanner, TicketBook and Wiring above
-// what every rank has (decode_rank.h). A witness holds the planner to what its headers promise.
+// A simulated decode service, or the first process of one: the real ChainPlanner, TicketBook and
+// Wiring above what every rank has (decode_rank.h). A witness holds the planner to what its headers
+// promise.
 #ifndef TESTS_SIM_DECODE_PROCESS_H_
 #define TESTS_SIM_DECODE_PROCESS_H_
 
@@ -40,10 +41,10 @@ class DecodeProcess : public DecodeRank {
   void Reserve(uint64_t call, const SimReserve& request);
   void Generate(uint64_t call, uint64_t attempt_id, uint64_t generation);
   void Abort(uint64_t attempt_id);
-  // From another rank, on its link.
+  // From another member, on its link.
   void ReceiveFromFollower(const links::WiringEvent& event);
   void ReceiveReady(const links::StageReady& ready, uint64_t newest_generation);
-  void ReceiveReport(int rank, uint64_t epoch, const prefill::PlannerEvent& report);
+  void ReceiveReport(int member, uint64_t epoch, const prefill::PlannerEvent& report);
 
   const Oracle::Sequence* SequenceOfGrant(uint64_t generation) const override {
     return witness_.SequenceOfGrant(generation);
@@ -64,7 +65,6 @@ class DecodeProcess : public DecodeRank {
   void FailEpoch(const absl::Status& status) override {
     wiring_events_.Raise(links::ChainFailed{status});
   }
-  prefill::ComputeFinished ResultOf(const DecodeSteps::Ended& ended) override;
 
   void HandlePlanner(const prefill::PlannerEvent& event) { planner_events_.Raise(event); }
   void HandleInTurn(const prefill::PlannerEvent& event);
@@ -96,10 +96,10 @@ class DecodeProcess : public DecodeRank {
   void Perform(const links::ReportChainUp& action);
   void Perform(const links::ReportChainDown& action);
   void Perform(const links::PassReport& action);
-  void Perform(const links::TellOwnStage&) {}  // For several stages.
+  void Perform(const links::TellOwnStage& action);
   void ScheduleWiringTick();
   void LinkBroken(uint64_t call);
-  void SendOrder(int rank, SimOrder order);
+  void SendOrder(int member, SimOrder order);
   void SendAll(const SimOrder& order);
   void KeepForLater(const links::WiringEvent& event);
   void ScheduleStale();
@@ -120,7 +120,7 @@ class DecodeProcess : public DecodeRank {
   SerialEvents<links::WiringEvent> wiring_events_{
       [this](const links::WiringEvent& event) { HandleWiring(event); }};
   uint64_t newest_generation_ = 0;
-  std::map<int, uint64_t> links_;                 // Call by rank.
+  std::map<int, uint64_t> links_;                 // Call by member.
   std::optional<prefill::PlannerEvent> in_hand_;  // From the ReportHeard being handled.
   std::vector<links::WiringEvent> stale_wiring_;
   int64_t wiring_tick_us_ = kNeverUs;

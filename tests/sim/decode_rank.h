@@ -1,6 +1,6 @@
-// A process of a simulated decode service: rank 0, which is the service to routers and plans, or
+// A process of a simulated decode service: its first, which is the service to routers and plans, or
 // another one. What both have: the real Stage and RankGrants, a real LeaseTable and an executor
-// over its own heads.
+// over its own layers and heads.
 #ifndef TESTS_SIM_DECODE_RANK_H_
 #define TESTS_SIM_DECODE_RANK_H_
 
@@ -14,6 +14,7 @@
 #include "common/base/serial_events.h"
 #include "services/links/core/hello.h"
 #include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/rank_grants.h"
 #include "services/prefill/core/stage.h"
 #include "tests/sim/decode_kv.h"
@@ -28,10 +29,10 @@
 
 namespace baton::sim {
 
-// What rank 0 tells the others.
+// What the first tells the others.
 using SimOrder = std::variant<prefill::Plan, KvGrant, prefill::RevokeKv>;
 
-// As links know a rank of a decode service.
+// As links know a member of a decode service.
 links::ChainPlace DecodePlaceOf(const Topology& topology, int node, const InstanceRef& self);
 
 class DecodeRank : public Process {
@@ -43,8 +44,12 @@ class DecodeRank : public Process {
   void Drain(int64_t drain_us) { drain_->Begin(drain_us); }
   DecodeKv& kv() { return kv_; }
   DecodeSteps& steps() { return steps_; }
-  // What rank 0 has freed is free on every rank.
+  // What the first has freed is free on every member.
   void FreePage(uint64_t epoch, int page);
+
+  // Data plane, between stages.
+  void ReceiveActivations(const DecodeSteps::Activations& activations, bool corrupt);
+  void ReceiveCredit(uint64_t epoch, uint64_t number);
 
   WorkerMembership* worker() override { return membership_.get(); }
   SimGroup* ranks() override { return &group_; }
@@ -61,7 +66,10 @@ class DecodeRank : public Process {
   virtual void OnReport(uint64_t epoch, const prefill::PlannerEvent& report) = 0;
   virtual void FailEpoch(const absl::Status& status) = 0;
   virtual const Oracle::Sequence* SequenceOfGrant(uint64_t generation) const = 0;
-  virtual prefill::ComputeFinished ResultOf(const DecodeSteps::Ended& ended) = 0;
+
+  prefill::ComputeFinished ResultOf(const DecodeSteps::Ended& ended);
+  // When endpoints have changed: an epoch ends with those to its neighbours.
+  void CheckNeighbours();
 
   absl::Status Begin(const links::Hello& hello);
   void EndEpoch(const absl::Status& why);
@@ -73,7 +81,10 @@ class DecodeRank : public Process {
   StageGroups& groups_;
   const int node_;
   const InstanceRef self_;
+  const int member_;
+  const int stage_index_;
   const TensorRank rank_;
+  prefill::Neighbours neighbours_;
   uint64_t epoch_ = 0;                // That has begun here; 0: none.
   std::vector<InstanceRef> members_;  // The epoch's.
   prefill::Stage stage_;
@@ -87,6 +98,9 @@ class DecodeRank : public Process {
 
  private:
   void HandleOne(const prefill::StageEvent& event);
+  void Pass(const prefill::SendActivations& send);
+  void ReturnCredit(const prefill::ReturnCredit& credit);
+  void FailLater(const absl::Status& status);
 
   SerialEvents<prefill::StageEvent> stage_events_{
       [this](const prefill::StageEvent& event) { HandleOne(event); }};

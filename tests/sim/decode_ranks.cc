@@ -1,5 +1,5 @@
-// Rank 0's way to the followers of its simulated decode service: the real wiring over calls that
-// break, orders and reports. Plays services/links/chain_wiring.
+// The first process's way to the others of its simulated decode service: the real wiring over calls
+// that break, orders and reports. Plays services/links/chain_wiring.
 #include <algorithm>
 #include <utility>
 #include <variant>
@@ -54,6 +54,7 @@ void DecodeProcess::LinkBroken(uint64_t call) {
 // ---- What the wiring decides ----
 
 void DecodeProcess::OnView() {
+  CheckNeighbours();
   const links::ChainPlace place = DecodePlaceOf(topology_, node_, self_);
   wiring_events_.Raise(links::ViewSeen{WithImpostors(world_, place, membership_->peers())});
 }
@@ -66,7 +67,7 @@ void DecodeProcess::Perform(const links::TryOwnEpoch& action) {
 
 void DecodeProcess::Perform(const links::OpenLinks& action) {
   for (const worker::PeerWorker& member : action.members) {
-    const int rank = member.tensor_rank.rank;
+    const int rank = member.pp_rank * topology_.decode_ranks + member.tensor_rank.rank;
     const uint64_t call = world_.OpenCall(node_, NodeOf(member.instance.id));
     if (call == 0) {
       world_.After(
@@ -103,8 +104,9 @@ void DecodeProcess::Perform(const links::PingStages& action) {
   for (const auto& [rank, call] : links_) {
     if (!world_.CallOpen(call)) continue;
     const int node = topology_.DecodeNode(topology_.DecodeOf(node_), rank);
+    const uint64_t next_done = planner_.plans_done(rank / topology_.decode_ranks + 1);
     world_.Send<FollowerProcess>(node_, node, "ping",
-                                 [ping = links::PingHeard{call, action.sequence, 0}](
+                                 [ping = links::PingHeard{call, action.sequence, next_done}](
                                      FollowerProcess& peer) { peer.ReceivePing(ping); });
   }
 }
@@ -114,10 +116,13 @@ void DecodeProcess::Perform(const links::CloseLinks&) {
 }
 
 void DecodeProcess::Perform(const links::ReportChainUp& action) {
-  groups_.CheckUp(StageGroups::KeyOf(topology_, node_, action.epoch));
+  StageGroups::Key key = StageGroups::KeyOf(topology_, node_, action.epoch);
+  for (key.stage = 0; key.stage < topology_.decode_stages; ++key.stage) groups_.CheckUp(key);
   freed_.Reset();
-  prefill::ChainUp up{action.epoch, 1, action.page_count};
-  up.stage_layers = {topology_.layers};
+  prefill::ChainUp up{action.epoch, topology_.decode_stages, action.page_count};
+  for (int stage = 0; stage < topology_.decode_stages; ++stage) {
+    up.stage_layers.push_back(topology_.DecodeLayers(stage).size());
+  }
   up.ranks = topology_.decode_ranks;
   up.followers.assign(members_.begin() + 1, members_.end());
   up.newest_generation = newest_generation_;
@@ -139,13 +144,20 @@ void DecodeProcess::Perform(const links::ReportChainDown& action) {
 void DecodeProcess::Perform(const links::PassReport& action) {
   const prefill::PlannerEvent report = *std::exchange(in_hand_, std::nullopt);
   const int said_by = std::visit(
-      [](const auto& event) {
-        if constexpr (requires { event.rank; }) return event.rank;
+      [ranks = topology_.decode_ranks](const auto& event) {
+        if constexpr (requires { event.member; }) return event.member;
+        if constexpr (requires { event.stage; }) return event.stage * ranks + event.rank;
         return -1;
       },
       report);
-  if (said_by != action.rank) world_.Violate(self_.id + " takes one rank's report for another's");
+  if (said_by != action.stage * topology_.decode_ranks + action.rank) {
+    world_.Violate(self_.id + " takes one member's report for another's");
+  }
   HandlePlanner(report);
+}
+
+void DecodeProcess::Perform(const links::TellOwnStage& action) {
+  HandleStage(prefill::NextStageDone{action.epoch, planner_.plans_done(1)});
 }
 
 // ---- Orders ----
@@ -198,15 +210,15 @@ void Spoil(Random& random, const Topology& /*topology*/, int /*node*/, prefill::
 }  // namespace
 
 void DecodeProcess::SendAll(const SimOrder& order) {
-  for (int rank = 1; rank < topology_.decode_ranks; ++rank) SendOrder(rank, order);
+  for (int member = 1; member < topology_.decode_members(); ++member) SendOrder(member, order);
 }
 
-void DecodeProcess::SendOrder(int rank, SimOrder order) {
+void DecodeProcess::SendOrder(int member, SimOrder order) {
   if (!wiring_.up()) return;
-  const uint64_t call = links_.at(rank);
+  const uint64_t call = links_.at(member);
   const bool nonsense = world_.Strikes(&NetworkFaults::order_garbled);
   if (nonsense) {
-    const int node = topology_.DecodeNode(topology_.DecodeOf(node_), rank);
+    const int node = topology_.DecodeNode(topology_.DecodeOf(node_), member);
     std::visit([&](auto& o) { Spoil(world_.random(), topology_, node, o); }, order);
   }
   world_.SendOnCall<FollowerProcess>(
@@ -230,9 +242,9 @@ void DecodeProcess::ReceiveReady(const links::StageReady& ready, uint64_t newest
   ReceiveFromFollower(ready);
 }
 
-void DecodeProcess::ReceiveReport(int rank, uint64_t epoch, const prefill::PlannerEvent& report) {
+void DecodeProcess::ReceiveReport(int member, uint64_t epoch, const prefill::PlannerEvent& report) {
   in_hand_ = report;
-  ReceiveFromFollower(links::ReportHeard{rank, epoch});
+  ReceiveFromFollower(links::ReportHeard{member, epoch});
   in_hand_.reset();
 }
 

@@ -33,6 +33,8 @@ DecodeSteps::DecodeSteps(World& world, const Topology& topology, StageGroups& gr
 void DecodeSteps::Begin(uint64_t epoch, std::vector<InstanceRef> members) {
   epoch_ = epoch;
   members_ = std::move(members);
+  inputs_.clear();
+  outputs_.clear();
 }
 
 std::vector<uint64_t> DecodeSteps::Embedded(const Row& row) const {
@@ -48,19 +50,53 @@ std::vector<uint64_t> DecodeSteps::Embedded(const Row& row) const {
 
 // From now on the executor may read and write these pages, whatever becomes of the epoch.
 void DecodeSteps::Run(const prefill::RunCompute& compute) {
-  Step next{compute, {}, false, 0};
-  for (const prefill::RunCompute::Item& item : compute.items) {
-    memory_.Hold(item.pages);
-    const uint64_t attempt_id = item.item.attempt_id;
-    Row row{item, hooks_.sequence_of ? hooks_.sequence_of(attempt_id) : nullptr, {}, 0};
-    row.x = Embedded(row);
-    next.rows.push_back(std::move(row));
-  }
+  Step next{compute, RowsOf(compute), false, 0};
+  for (const prefill::RunCompute::Item& item : compute.items) memory_.Hold(item.pages);
   if (topology_.decode_ranks > 1) {
     groups_.Submitted(KeyOf(compute.epoch), compute.number, DigestOf(compute));
   }
   steps_.push_back(std::move(next));
   if (steps_.size() == 1) BeginNext();
+}
+
+std::vector<DecodeSteps::Row> DecodeSteps::RowsOf(const prefill::RunCompute& compute) {
+  std::vector<Row> rows;
+  if (stage() == 0) {
+    for (const prefill::RunCompute::Item& item : compute.items) {
+      const uint64_t attempt_id = item.item.attempt_id;
+      Row row{item, hooks_.sequence_of ? hooks_.sequence_of(attempt_id) : nullptr, {}, 0};
+      row.x = Embedded(row);
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+  auto input = inputs_.extract(compute.number);
+  const bool whole = !input.empty() && input.mapped().epoch == compute.epoch &&
+                     input.mapped().rows.size() == compute.items.size();
+  if (!whole) {
+    world_.Violate(absl::StrCat(self_, " computes plan ", compute.number,
+                                " on the activations of another one"));
+  }
+  for (size_t i = 0; i < compute.items.size(); ++i) {
+    Row row{compute.items[i], nullptr, {}, 0};
+    if (whole) {
+      Passed& passed = input.mapped().rows[i];
+      if (passed.attempt_id != row.run.item.attempt_id) {
+        world_.Violate(absl::StrCat(self_, " takes one attempt's activations for another's"));
+      }
+      row.sequence = passed.sequence;
+      row.x = std::move(passed.x);
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+DecodeSteps::Activations DecodeSteps::TakeOutput(uint64_t epoch, uint64_t number) {
+  auto output = outputs_.extract(number);
+  if (!output.empty() && output.mapped().epoch == epoch) return std::move(output.mapped());
+  world_.Violate(absl::StrCat(self_, " passes on plan ", number, ", which it has not computed"));
+  return {epoch, number, {}};
 }
 
 bool DecodeSteps::Uses(int page) const {
@@ -109,7 +145,7 @@ bool DecodeSteps::ComputeRow(size_t row, const std::vector<DecodeSteps*>& ranks,
   }
   for (int position = first.begin(); position < end; ++position) {
     const uint64_t out = x[static_cast<size_t>(position - first.begin())];
-    if (out == first.sequence->X(position, topology_.layers)) continue;
+    if (out == first.sequence->X(position, topology_.DecodeLayers(stage()).end)) continue;
     world_.Violate(absl::StrCat("I3: ", self_, " attends to foreign or missing KV: attempt ",
                                 first.run.item.attempt_id, " at position ", position));
     return false;
@@ -159,9 +195,10 @@ void DecodeSteps::StepBegins(const absl::StatusOr<std::vector<uint64_t>>& taken_
 std::vector<DecodeSteps*> DecodeSteps::RanksAt(const Step& step) {
   std::vector<DecodeSteps*> ranks;
   for (int rank = 0; rank < topology_.decode_ranks; ++rank) {
-    const int node = topology_.DecodeNode(topology_.DecodeOf(node_), rank);
+    const int member = stage() * topology_.decode_ranks + rank;
+    const int node = topology_.DecodeNode(topology_.DecodeOf(node_), member);
     if (!world_.alive(node) ||
-        world_.incarnation(node) != members_[static_cast<size_t>(rank)].incarnation) {
+        world_.incarnation(node) != members_[static_cast<size_t>(member)].incarnation) {
       continue;
     }
     DecodeSteps& steps = static_cast<DecodeRank*>(world_.process(node))->steps();
@@ -237,13 +274,18 @@ void DecodeSteps::EndTogether(absl::Status status) {
 void DecodeSteps::End(const absl::Status& status) {
   Step step = std::move(steps_.front());
   steps_.pop_front();
+  Activations output{step.compute.epoch, step.compute.number, {}};
   for (const Row& row : step.rows) {
+    output.rows.push_back({row.run.item.attempt_id, row.sequence, row.x});
     const uint64_t digest = memory_.Digest(row.run.pages, row.end());
     if (step.computed && digest != row.digest) {
       world_.Violate(absl::StrCat("I3: the pages of attempt ", row.run.item.attempt_id, " on ",
                                   self_, " change under a running step"));
     }
     memory_.LetGo(row.run.pages);
+  }
+  if (step.compute.epoch == epoch_ && stage() + 1 < topology_.decode_stages) {
+    outputs_[step.compute.number] = std::move(output);
   }
   if (!steps_.empty()) BeginNext();  // A follower may have the next one already.
   hooks_.ended({step.compute.epoch, step.compute.number, status, world_.now_us() - step.begun_us,

@@ -1,11 +1,12 @@
-// A simulated executor of one rank of a decode service: runs plans one by one on the pages that it
-// is told to (I3), alone or with the service's other ranks, each on its own heads.
+// A simulated executor of one process of a decode service: runs plans one by one on the pages that
+// it is told to (I3), alone or with its stage's other ranks, each on its own heads.
 #ifndef TESTS_SIM_DECODE_STEPS_H_
 #define TESTS_SIM_DECODE_STEPS_H_
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ class DecodeSteps {
   struct Row {
     prefill::RunCompute::Item run;
     const Oracle::Sequence* sequence = nullptr;  // Rank 0 knows.
-    std::vector<uint64_t> x;  // What enters, then what leaves the last layer; rank 0 knows.
+    std::vector<uint64_t> x;  // What enters, then what leaves the stage's layers; rank 0 knows.
     uint64_t digest = 0;      // Digest of everything up to its end, on this rank.
 
     int begin() const { return run.item.token_begin; }
@@ -41,8 +42,19 @@ class DecodeSteps {
     int64_t compute_us = 0;
     std::vector<Row> rows;
   };
+  // What a stage makes of a plan, for the next one.
+  struct Passed {
+    uint64_t attempt_id = 0;
+    const Oracle::Sequence* sequence = nullptr;
+    std::vector<uint64_t> x;
+  };
+  struct Activations {
+    uint64_t epoch = 0;
+    uint64_t number = 0;
+    std::vector<Passed> rows;
+  };
   struct Hooks {
-    // Both rank 0's alone.
+    // Both the first process's alone.
     std::function<const Oracle::Sequence*(uint64_t attempt_id)> sequence_of;
     std::function<int64_t(const Oracle::Sequence&, int position)> token_at;
     std::function<void(Ended)> ended;
@@ -53,6 +65,8 @@ class DecodeSteps {
   // The ranks of the epoch, which is 0 where the service is one process.
   void Begin(uint64_t epoch, std::vector<InstanceRef> members);
   void Run(const prefill::RunCompute& compute);
+  void PutInput(const Activations& activations) { inputs_[activations.number] = activations; }
+  Activations TakeOutput(uint64_t epoch, uint64_t number);
   bool Uses(int page) const;
   bool idle() const { return steps_.empty(); }
 
@@ -75,11 +89,13 @@ class DecodeSteps {
   void EndTogether(absl::Status status);
   void End(const absl::Status& status);
   std::vector<uint64_t> Embedded(const Row& row) const;
+  std::vector<Row> RowsOf(const prefill::RunCompute& compute);
   StageGroups::Key KeyOf(uint64_t epoch) const {
     return StageGroups::KeyOf(topology_, node_, epoch);
   }
   int64_t DrawCost(const Step& step);
   bool first() const { return topology_.DecodeRankOf(node_).rank == 0; }
+  int stage() const { return topology_.DecodeStageOf(node_); }
 
   World& world_;
   const Topology& topology_;
@@ -90,8 +106,10 @@ class DecodeSteps {
   SimGroup& group_;
   const Hooks hooks_;
   uint64_t epoch_ = 0;
-  std::vector<InstanceRef> members_;  // The epoch's members, by rank.
-  std::deque<Step> steps_;            // The first is being computed.
+  std::vector<InstanceRef> members_;         // The epoch's.
+  std::map<uint64_t, Activations> inputs_;   // By plan; not yet computed.
+  std::map<uint64_t, Activations> outputs_;  // By plan; not yet passed on.
+  std::deque<Step> steps_;                   // The first is being computed.
 };
 
 }  // namespace baton::sim

@@ -26,10 +26,10 @@ const Oracle::Sequence* DecodeWitness::SequenceOfGrant(uint64_t generation) cons
   return SequenceOf(found->second.attempt_id);
 }
 
-std::set<int> DecodeWitness::AllRanks(int first) const {
-  std::set<int> ranks;
-  for (int rank = first; rank < topology_.decode_ranks; ++rank) ranks.insert(rank);
-  return ranks;
+std::set<int> DecodeWitness::AllMembers(int first) const {
+  std::set<int> members;
+  for (int member = first; member < topology_.decode_members(); ++member) members.insert(member);
+  return members;
 }
 
 void DecodeWitness::Complain(uint64_t attempt_id, const std::string& what) {
@@ -75,7 +75,7 @@ void DecodeWitness::Hear(const prefill::ChainUp& event) {
   epoch_ = event.epoch;
   last_generation_ = std::max(last_generation_, event.newest_generation);
   if (event.page_count != topology_.decode_pages ||
-      static_cast<int>(event.followers.size()) != topology_.decode_ranks - 1) {
+      static_cast<int>(event.followers.size()) != topology_.decode_members() - 1) {
     world_.Violate(self_.id + ": ranks join with other numbers than they have said");
   }
 }
@@ -87,9 +87,9 @@ void DecodeWitness::Hear(const prefill::ChainDown&) {
   granted_pages_.clear();
 }
 
-void DecodeWitness::Hear(const prefill::RankGranted& event) {
+void DecodeWitness::Hear(const prefill::MemberGranted& event) {
   const auto found = grants_.find(event.generation);
-  if (found != grants_.end()) found->second.not_granted.erase(event.rank);
+  if (found != grants_.end()) found->second.not_granted.erase(event.member);
 }
 
 void DecodeWitness::Hear(const prefill::KvHeard& event) {
@@ -99,7 +99,7 @@ void DecodeWitness::Hear(const prefill::KvHeard& event) {
   Grant& grant = found->second;
   if (std::holds_alternative<KvDrained>(event.event)) {
     if (!grant.revoked) world_.Violate(self_.id + ": a grant drains that was not revoked");
-    grant.not_drained.erase(event.rank);
+    grant.not_drained.erase(event.member);
     if (!grant.not_drained.empty()) return;
     for (const int page : grant.pages) {
       if (granted_pages_.at(page) == generation) granted_pages_.erase(page);
@@ -109,9 +109,11 @@ void DecodeWitness::Hear(const prefill::KvHeard& event) {
   }
   if (grant.revoked) return;  // It is over, whatever is said.
   if (std::holds_alternative<KvFailed>(event.event)) return MustEnd(grant.attempt_id);
-  grant.not_committed.erase(event.rank);
+  grant.not_committed.erase(event.member);
   const auto& committed = std::get<KvCommitted>(event.event);
-  if (event.rank == 0) grant.bad_token = !IsInVocabulary(committed.first_token->token);
+  if (event.member == topology_.decode_members() - topology_.decode_ranks) {
+    grant.bad_token = !IsInVocabulary(committed.first_token->token);
+  }
   if (grant.not_committed.empty() && grant.bad_token) MustEnd(grant.attempt_id);
 }
 
@@ -161,10 +163,10 @@ void DecodeWitness::CheckWaiting(const prefill::ChainPlanner& planner) {
   }
 }
 
-// One grant per rank, rank 0's first, for the request that has waited longest.
+// One grant per member, the first one's first, for the request that has waited longest.
 void DecodeWitness::See(const prefill::GrantKv& action) {
   const uint64_t generation = action.grant.generation;
-  if (action.rank > 0) {
+  if (action.member > 0) {
     const auto first = grants_.find(generation);
     if (first == grants_.end()) return world_.Violate(self_.id + ": a rank is granted alone");
     return CheckGrant(sessions_.at(first->second.attempt_id), first->second, action);
@@ -192,9 +194,9 @@ void DecodeWitness::See(const prefill::GrantKv& action) {
   grant = {attempt_id,
            action.grant.slot,
            action.grant.pages,
-           AllRanks(1),
-           AllRanks(0),
-           AllRanks(0),
+           AllMembers(1),
+           AllMembers(0),
+           AllMembers(0),
            false,
            false};
   CheckGrant(session, grant, action);
@@ -217,7 +219,8 @@ void DecodeWitness::CheckGrant(const Session& session, const Grant& grant,
   }
   std::vector<KvWriter> writers;
   for (const KvWriter& writer : session.request.writers) {
-    if (topology_.WritesTo(writer.tensor_rank.rank, action.rank)) writers.push_back(writer);
+    const LayerRange sent = topology_.SentTo(writer.layers, writer.tensor_rank.rank, action.member);
+    if (sent.size() > 0) writers.push_back({writer.instance, sent, writer.tensor_rank});
   }
   if (action.grant.writers != writers) Complain(attempt_id, "is granted to other writers");
 }
@@ -235,7 +238,7 @@ void DecodeWitness::See(const prefill::HandOutTicket& action) {
   if (!granted) Complain(action.attempt_id, "has a ticket that not every rank knows of");
   if (ticket.decode != self_ || ticket.prompt_tokens != session->sequence->inputs.prompt_tokens ||
       ticket.prompt_pages != session->sequence->prompt_pages ||
-      ticket.ranks() != topology_.decode_ranks) {
+      ticket.places() != topology_.decode_members() || ticket.ranks() != topology_.decode_ranks) {
     Complain(action.attempt_id, "has another's ticket");
   }
 }

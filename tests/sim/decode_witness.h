@@ -53,7 +53,7 @@ class DecodeWitness {
     uint64_t attempt_id = 0;
     uint32_t slot = 0;
     std::vector<int> pages;
-    std::set<int> not_granted;  // Ranks, as the next two.
+    std::set<int> not_granted;  // Members, as the next two.
     std::set<int> not_committed;
     std::set<int> not_drained;
     bool revoked = false;
@@ -65,7 +65,7 @@ class DecodeWitness {
   void Hear(const prefill::DrainBegan& event);
   void Hear(const prefill::ChainUp& event);
   void Hear(const prefill::ChainDown& event);
-  void Hear(const prefill::RankGranted& event);
+  void Hear(const prefill::MemberGranted& event);
   void Hear(const prefill::KvHeard& event);
   void Hear(const prefill::StagePlanDone& event);
   template <typename Other>
@@ -90,7 +90,7 @@ class DecodeWitness {
   void CheckWaiting(const prefill::ChainPlanner& planner);
   void MustEnd(uint64_t attempt_id);
   Session* Find(uint64_t attempt_id);
-  std::set<int> AllRanks(int first) const;
+  std::set<int> AllMembers(int first) const;
   int PagesFor(int tokens) const {
     return (tokens + topology_.page_size - 1) / topology_.page_size;
   }

@@ -35,7 +35,7 @@ FollowerProcess::FollowerProcess(World& world, const Topology& topology, StageGr
         load.free_pages = topology_.PagesOf(node_) - stage_.held_pages() - grants_.held_pages();
         return WorkerMembership::Status{!draining, load, draining};
       },
-      [] {});
+      [this] { CheckNeighbours(); });
   drain_ = std::make_unique<WorkerDrain>(
       world, topology, node, *membership_,
       WorkerDrain::Hooks{[](int64_t) {}, [this](std::string& why_not) { return AtRest(why_not); }});
@@ -43,14 +43,14 @@ FollowerProcess::FollowerProcess(World& world, const Topology& topology, StageGr
   kv_.Start();
 }
 
-// ---- What rank 0 tells it ----
+// ---- What the first process tells it ----
 
 // By way of the lease table's time line, where the grant must be in force before a writer hears of
 // it.
 void FollowerProcess::Take(const KvGrant& grant) {
   if (const absl::Status status = grants_.Grant(grant); !status.ok()) return FailEpoch(status);
   kv_.After([this, epoch = epoch_, slot = grant.slot, generation = grant.generation] {
-    OnReport(epoch, prefill::RankGranted{rank_.rank, slot, generation});
+    OnReport(epoch, prefill::MemberGranted{member_, slot, generation});
   });
 }
 
@@ -60,21 +60,15 @@ void FollowerProcess::Take(const prefill::RevokeKv& revoke) {
 }
 
 void FollowerProcess::OnLease(const LeaseEvent& event) {
-  LeaseEvent told = event;
-  if (auto* committed = std::get_if<KvCommitted>(&told)) committed->first_token.reset();
-  OnReport(epoch_, prefill::KvHeard{rank_.rank, std::move(told)});
+  OnReport(epoch_, prefill::KvHeard{member_, event});
 }
 
 void FollowerProcess::OnReport(uint64_t epoch, const prefill::PlannerEvent& report) {
   if (link_.standing() == 0 || epoch == 0 || epoch != link_.hello().epoch) return;
   world_.SendOnCall<DecodeProcess>(link_.standing(), node_, "report",
-                                   [rank = rank_.rank, epoch, report](DecodeProcess& peer) {
-                                     peer.ReceiveReport(rank, epoch, report);
+                                   [member = member_, epoch, report](DecodeProcess& peer) {
+                                     peer.ReceiveReport(member, epoch, report);
                                    });
-}
-
-prefill::ComputeFinished FollowerProcess::ResultOf(const DecodeSteps::Ended& ended) {
-  return {ended.epoch, ended.number, ended.status, ended.compute_us, {}, {}};
 }
 
 const Oracle::Sequence* FollowerProcess::SequenceOfGrant(uint64_t generation) const {
@@ -116,7 +110,7 @@ void FollowerProcess::CallBroken(uint64_t call) {
 }
 
 void FollowerProcess::ReceiveHello(uint64_t call, const links::Hello& hello) {
-  if (hello.members[static_cast<size_t>(rank_.rank)].instance != self_) {
+  if (hello.members[static_cast<size_t>(member_)].instance != self_) {
     return world_.BreakCall(call);  // Its former life's.
   }
   link_events_.Raise(links::HelloArrived{call, hello});
@@ -178,14 +172,14 @@ void FollowerProcess::Perform(const links::FormGroup& action) {
 
 void FollowerProcess::Perform(const links::SendReady& action) {
   groups_.CheckReady(StageGroups::KeyOf(topology_, node_, action.epoch), rank_.rank);
-  const links::StageReady ready{rank_.rank, action.epoch, topology_.PagesOf(node_)};
+  const links::StageReady ready{member_, action.epoch, topology_.PagesOf(node_)};
   world_.SendOnCall<DecodeProcess>(action.link, node_, "link ready",
                                    [ready, newest = grants_.newest_generation()](
                                        DecodeProcess& peer) { peer.ReceiveReady(ready, newest); });
 }
 
 void FollowerProcess::Perform(const links::SendPong&) {
-  const links::StageHeard heard{rank_.rank, link_.hello().epoch};
+  const links::StageHeard heard{member_, link_.hello().epoch};
   world_.Send<DecodeProcess>(node_, LeaderNode(), "pong",
                              [heard](DecodeProcess& peer) { peer.ReceiveFromFollower(heard); });
 }
@@ -194,7 +188,7 @@ void FollowerProcess::Perform(const links::RefuseLink& action) {
   world_.Trace(node_, absl::StrCat("REFUSED: ", action.status.message()));
   if (action.newest_epoch == 0) return world_.BreakCall(action.link);
   Tell(action.link, "link refused",
-       links::StageRefused{rank_.rank, action.epoch, action.newest_epoch});
+       links::StageRefused{member_, action.epoch, action.newest_epoch});
   // gRPC delivers what was written before the end; here the end must not overtake it.
   world_.After(node_, kRefusalReadUs, "refused link ends",
                [this, call = action.link] { world_.BreakCall(call); });

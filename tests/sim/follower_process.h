@@ -1,4 +1,4 @@
-// A simulated rank of a decode service that is not its first: the real Link above what every rank
+// A simulated process of a decode service that is not its first: the real Link above what every one
 // has (decode_rank.h). It decides nothing about requests.
 #ifndef TESTS_SIM_FOLLOWER_PROCESS_H_
 #define TESTS_SIM_FOLLOWER_PROCESS_H_
@@ -37,7 +37,6 @@ class FollowerProcess : public DecodeRank {
     link_events_.Raise(links::StageFailed{status});
   }
   const Oracle::Sequence* SequenceOfGrant(uint64_t generation) const override;
-  prefill::ComputeFinished ResultOf(const DecodeSteps::Ended& ended) override;
   void Take(const prefill::Plan& plan) { HandleStage(prefill::PlanArrived{plan}); }
   void Take(const KvGrant& grant);
   void Take(const prefill::RevokeKv& revoke);
@@ -49,7 +48,9 @@ class FollowerProcess : public DecodeRank {
   void Perform(const links::SendReady& action);
   void Perform(const links::SendPong& action);
   void Perform(const links::TakeWork& action);
-  void Perform(const links::PassNextStageDone&) {}  // For several stages.
+  void Perform(const links::PassNextStageDone& action) {
+    HandleStage(prefill::NextStageDone{action.epoch, action.number});
+  }
   void Perform(const links::DropEpoch& action);
   void Perform(const links::RefuseLink& action);
   void Perform(const links::EndLink& action) { world_.BreakCall(action.link); }

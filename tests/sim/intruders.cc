@@ -34,6 +34,13 @@ Info StageOf(const Info& like) {
   return stage;
 }
 
+// A decode service of one stage.
+void AsDecode(Info& worker) {
+  worker.role = Role::kDecode;
+  worker.pp_rank = 0;
+  worker.pp_size = 1;
+}
+
 constexpr Malformed kMalformed[] = {
     {"instance.instance_id", [](Info& w) { w.instance.id.clear(); }},
     {"instance.incarnation", [](Info& w) { w.instance.incarnation = 0; }},
@@ -67,11 +74,11 @@ constexpr Malformed kMalformed[] = {
     {"layers", [](Info& w) { w.pp_rank = 2; }},
     {"layers",
      [](Info& w) {
-       w.role = Role::kDecode, w.layers = {0, 5};
+       AsDecode(w), w.layers = {0, 5};
      }},
     {"layers",
      [](Info& w) {
-       w.role = Role::kDecode, w.layers = {1, 6};
+       AsDecode(w), w.layers = {1, 6};
      }},
     {"tensor_rank",
      [](Info& w) {
@@ -95,8 +102,10 @@ constexpr Malformed kMalformed[] = {
      }},
     {"decode_id",
      [](Info& w) {
-       w.role = Role::kDecode, w.layers = {0, 6}, w.tensor_rank = {0, 2};
+       AsDecode(w), w.layers = {0, 6}, w.tensor_rank = {0, 2};
      }},
+    {"decode_id", [](Info& w) { w.role = Role::kDecode; }},
+    {"layers", [](Info& w) { w.role = Role::kDecode, w.decode_id = "intruders", w.pp_rank = 2; }},
     {"page_count", [](Info& w) { w.page_count = 0; }},
     {"max_running_requests", [](Info& w) { w.max_running_requests = 0; }},
     {"max_context_tokens", [](Info& w) { w.max_context_tokens = 0; }},

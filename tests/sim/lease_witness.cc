@@ -10,8 +10,8 @@
 namespace baton::sim {
 
 LeaseWitness::LeaseWitness(World& world, const Topology& topology, InstanceRef self,
-                           TensorRank rank)
-    : world_(world), topology_(topology), self_(std::move(self)), rank_(rank) {}
+                           TensorRank rank, LayerRange layers)
+    : world_(world), topology_(topology), self_(std::move(self)), rank_(rank), layers_(layers) {}
 
 void LeaseWitness::Complain(const std::string& what) {
   world_.Violate(absl::StrCat("leases of ", self_.id, ": ", what));
@@ -28,6 +28,9 @@ void LeaseWitness::Granted(const KvGrant& grant) {
     if (who.tensor_rank.size != topology_.ranks ||
         !topology_.WritesTo(who.tensor_rank.rank, rank_.rank)) {
       Complain(who.instance.id + " is a writer, and of another number of ranks, or has copies");
+    }
+    if (who.layers.size() < 1 || who.layers.begin < layers_.begin || who.layers.end > layers_.end) {
+      Complain(who.instance.id + " is a writer of layers that are another stage's");
     }
     writer.heard_us = world_.now_us();
     for (size_t bytes = LayerBytes(who) * static_cast<size_t>(who.layers.size()); bytes > 0;) {
@@ -380,7 +383,7 @@ void LeaseWitness::CheckEvent(const LeaseEvent& event) {
   if (committed->first_token != token) Complain("a grant is committed with another first token");
   const KvGrant& grant = grants_.at(committed->generation).grant;
   const size_t bytes = topology_.DecodeLayout().BytesPerLayer() * grant.pages.size() *
-                       static_cast<size_t>(topology_.layers);
+                       static_cast<size_t>(layers_.size());
   if (committed->slot == grant.slot && committed->bytes == bytes) return;
   Complain(absl::StrCat("generation ", committed->generation, " is committed with ",
                         committed->bytes, " bytes of ", bytes, ", or in another slot"));

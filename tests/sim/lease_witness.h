@@ -20,7 +20,8 @@ namespace baton::sim {
 class LeaseWitness {
  public:
   // `rank`: of its decode service.
-  LeaseWitness(World& world, const Topology& topology, InstanceRef self, TensorRank rank);
+  LeaseWitness(World& world, const Topology& topology, InstanceRef self, TensorRank rank,
+               LayerRange layers);
 
   void Granted(const KvGrant& grant);
   void Revoked(uint32_t slot, uint64_t generation);
@@ -123,6 +124,7 @@ class LeaseWitness {
   const Topology& topology_;
   const InstanceRef self_;
   const TensorRank rank_;
+  const LayerRange layers_;
   std::map<uint64_t, Grant> grants_;  // By generation, until it is drained.
   std::map<uint64_t, Run> runs_;      // By receipt.
   std::set<uint32_t> slots_;          // That have ever been granted.

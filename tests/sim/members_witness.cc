@@ -29,9 +29,10 @@ bool SameWeights(const ModelFingerprint& a, const ModelFingerprint& b) {
 
 // Neighbours of one chain fit by construction; what differs is drawn (Topology::stranger).
 bool Fit(const router::WorkerInfo& a, const router::WorkerInfo& b) {
-  const bool same_group = a.role == Role::kPrefill
-                              ? a.chain_id == b.chain_id && a.pp_rank == b.pp_rank
-                              : !a.decode_id.empty() && a.decode_id == b.decode_id;
+  const bool same_group =
+      a.role == Role::kPrefill
+          ? a.chain_id == b.chain_id && a.pp_rank == b.pp_rank
+          : !a.decode_id.empty() && a.decode_id == b.decode_id && a.pp_rank == b.pp_rank;
   const bool same_place = a.role == b.role && same_group && a.tensor_rank == b.tensor_rank;
   return !same_place && SameWeights(a.fingerprint, b.fingerprint);
 }

@@ -29,8 +29,7 @@ std::string GroupOf(const router::WorkerInfo& info) {
 }
 
 size_t SizeOf(const router::WorkerInfo& info) {
-  const size_t stages = info.role == Role::kPrefill ? static_cast<size_t>(info.pp_size) : 1;
-  return stages * static_cast<size_t>(info.tensor_rank.size);
+  return static_cast<size_t>(info.pp_size) * static_cast<size_t>(info.tensor_rank.size);
 }
 
 int64_t TokensOf(const router::WorkerInfo& info) {

@@ -9,7 +9,10 @@ namespace baton::sim {
 
 bool MembershipsWitness::Needs(const worker::PeerWorker& peer) const {
   const worker::PeerWorker& self = options_.self;
-  if (self.role == Role::kDecode) return peer.role == Role::kPrefill;
+  if (self.role == Role::kDecode) {
+    const bool of_one = self.pp_size > 1 && peer.decode_id == self.decode_id;
+    return peer.role == Role::kPrefill || of_one;
+  }
   return peer.role == Role::kDecode || peer.chain_id == self.chain_id;
 }
 

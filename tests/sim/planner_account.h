@@ -70,7 +70,7 @@ class PlannerAccount {
   void Hear(const prefill::Tick&) {}
   void Hear(const prefill::FlushCache& /*event*/) {}  // Nothing is cached here.
   // Nor is anything granted.
-  void Hear(const prefill::RankGranted& /*event*/) {}
+  void Hear(const prefill::MemberGranted& /*event*/) {}
   void Hear(const prefill::KvHeard& /*event*/) {}
   void HearTime();
   void MustEnd(uint64_t attempt_id, Cause cause) { ends_due_.try_emplace(attempt_id, cause); }

@@ -60,7 +60,7 @@ class PlannerWitness {
   void Hear(const prefill::Tick& event);
   void Hear(const prefill::FlushCache& /*event*/) {}  // Nothing is cached here.
   // Nor is anything granted.
-  void Hear(const prefill::RankGranted& /*event*/) {}
+  void Hear(const prefill::MemberGranted& /*event*/) {}
   void Hear(const prefill::KvHeard& /*event*/) {}
 
   void See(const prefill::IssuePlan& action);

@@ -119,9 +119,9 @@ void PrefillProcess::ReceiveReceipt(const KvReceipt& receipt) {
 
 // What a stage reports closed without an error is at decode, or not waited for.
 void PrefillProcess::CheckHandedOver(const prefill::RequestClosed& closed, const Ticket& ticket) {
-  for (int decode_rank = 0; closed.status.ok() && decode_rank < ticket.ranks(); ++decode_rank) {
-    if (!topology_.WritesTo(rank_.rank, decode_rank)) continue;
-    const InstanceRef& decode = ticket.rank(decode_rank);
+  for (int place = 0; closed.status.ok() && place < ticket.places(); ++place) {
+    if (topology_.SentTo(layers_, rank_.rank, place).size() < 1) continue;
+    const InstanceRef& decode = ticket.place(place);
     const int node = NodeOf(decode.id);
     if (!world_.alive(node) || world_.incarnation(node) != decode.incarnation) continue;
     if (static_cast<DecodeRank&>(*world_.process(node)).kv().HasKv(ticket, self_)) continue;
@@ -151,12 +151,13 @@ void PrefillProcess::ClearTail(const prefill::SendKv& send) {
 
 std::vector<uint64_t> PrefillProcess::ReadPages(const prefill::SendKvMessage& message) const {
   const auto layer_bytes =
-      static_cast<int>(topology_.Layout().WithHeads(message.heads.size()).BytesPerLayer());
-  // The layers of this part; of several whole pages: all.
-  const int begin = static_cast<int>(message.offset_bytes) / layer_bytes;
+      static_cast<int>(topology_.Layout().WithHeads(message.box.heads.size()).BytesPerLayer());
+  // The layers of this part; of several whole pages: all of the box's.
+  const int begin = message.box.layers.begin - layers_.begin +
+                    static_cast<int>(message.offset_bytes) / layer_bytes;
   const int end = begin + static_cast<int>(message.bytes) / message.page_count / layer_bytes;
   std::vector<uint64_t> slots = memory_.Read(message.local_page, message.page_count, begin, end);
-  const uint64_t sent = BitsOfHeads(topology_.kv_heads, message.heads);
+  const uint64_t sent = BitsOfHeads(topology_.kv_heads, message.box.heads);
   for (uint64_t& slot : slots) slot &= sent;
   return slots;
 }
@@ -189,7 +190,7 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
   header.generation = ticket.generation;
   header.decode_incarnation = message.decode.incarnation;
   header.writer_incarnation = self_.incarnation;
-  header.layers = layers_;
+  header.layers = message.box.layers;
   header.first_page = message.first_page;
   header.page_count = message.page_count;
   header.part = message.part;
@@ -236,7 +237,7 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   commit.decode_incarnation = message.decode.incarnation;
   commit.writer_incarnation = self_.incarnation;
   commit.writer_id = self_.id;
-  commit.layers = layers_;
+  commit.layers = message.layers;
   commit.page_count = ticket.prompt_pages;
   commit.checksum_sum = message.checksum_sum;
   commit.has_first_token = message.first_token.has_value();

@@ -46,6 +46,7 @@ prefill::KvOutboxOptions OutboxOptionsOf(const Topology& topology, int node) {
   options.tensor_rank = topology.RankOf(node);
   options.kv_heads = topology.kv_heads;
   options.page_bytes = topology.RankLayout().BandBytes(layers);
+  options.layers = layers;
   options.part_bytes = topology.PartBytes();
   options.merged_bytes = topology.MergedBytes(layers);
   options.window_bytes = topology.WindowBytes();

@@ -98,9 +98,11 @@ router::WorkerInfo RouterProcess::Describe(const Topology& topology, const Insta
   info.grpc_address = absl::StrCat("127.0.0.1:", 20000 + node);
   info.data_address = self.id;
   if (role == Role::kDecode) {
-    info.layers = LayerRange{0, topology.layers};
+    info.pp_rank = topology.DecodeStageOf(node);
+    info.pp_size = topology.decode_stages;
+    info.layers = topology.DecodeLayersOf(node);
     info.tensor_rank = topology.DecodeRankOf(node);
-    if (!info.tensor_rank.alone()) info.decode_id = topology.DecodeId(node);
+    if (info.places() > 1) info.decode_id = topology.DecodeId(node);
     info.page_count = topology.PagesOf(node);
     info.reserved_decode_tokens = topology.reserved_tokens;
   } else {

@@ -171,11 +171,13 @@ Scenario DrawScenario(uint64_t seed) {
   scenario.topology.tenants = 1 + static_cast<int>(PartOf(seed, 11).Below(3));
   Random decode_ranks = PartOf(seed, 9);
   DrawDecodeRanks(decode_ranks, scenario.topology);
+  Random decode_stages = PartOf(seed, 12);
+  DrawDecodeStages(decode_stages, scenario.topology);
   Random names = PartOf(seed, 10);
   scenario.topology.announced = names.Chance(0.25);
   if (scenario.topology.has_groups()) scenario.topology.times.AddGroups();
   // So many strangers that they displace members at first are not allowed in a calm run.
-  if (scenario.topology.decode_ranks > 1 && scenario.weather != Weather::kStorm) {
+  if (scenario.topology.decode_members() > 1 && scenario.weather != Weather::kStorm) {
     scenario.topology.decodes -= scenario.topology.stranger ? 1 : 0;
     scenario.topology.stranger = false;
   }
@@ -211,6 +213,7 @@ std::string Scenario::Summary() const {
       topology.ranks > 1 ? absl::StrCat(" T=", topology.ranks, " heads=", topology.kv_heads,
                                         topology.slices ? "" : " whole")
                          : "",
+      topology.decode_stages > 1 ? absl::StrCat(" decode-stages=", topology.decode_stages) : "",
       topology.decode_ranks > 1
           ? absl::StrCat(" decode-ranks=", topology.decode_ranks, " heads=", topology.kv_heads)
           : "",

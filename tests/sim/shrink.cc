@@ -29,8 +29,10 @@ int NodeIn(int node, const Topology& from, const Topology& to) {
   if (from.IsRouter(node)) return node < to.routers ? node : -1;
   if (from.IsDecode(node)) {
     const int decode = from.DecodeOf(node);
+    const int stage = from.DecodeStageOf(node);
     const int rank = from.DecodeRankOf(node).rank;
-    return decode < to.decodes && rank < to.decode_ranks ? to.DecodeNode(decode, rank) : -1;
+    if (decode >= to.decodes || stage >= to.decode_stages || rank >= to.decode_ranks) return -1;
+    return to.DecodeNode(decode, stage * to.decode_ranks + rank);
   }
   const int chain = from.ChainOf(node);
   const int stage = from.StageOf(node);
@@ -110,8 +112,8 @@ class Shrinker {
 
   bool SmallerCluster() {
     bool smaller = false;
-    for (int Topology::*size :
-         {&Topology::chains, &Topology::routers, &Topology::decodes, &Topology::stages}) {
+    for (int Topology::*size : {&Topology::chains, &Topology::routers, &Topology::decodes,
+                                &Topology::stages, &Topology::decode_stages}) {
       while (best_.scenario.topology.*size > 1) {
         Topology topology = best_.scenario.topology;
         --(topology.*size);
@@ -128,7 +130,8 @@ class Shrinker {
         smaller = true;
       }
     }
-    while (best_.scenario.topology.layers > best_.scenario.topology.stages) {
+    while (best_.scenario.topology.layers >
+           std::max(best_.scenario.topology.stages, best_.scenario.topology.decode_stages)) {
       Scenario candidate = best_.scenario;
       --candidate.topology.layers;
       if (!Try(std::move(candidate))) break;

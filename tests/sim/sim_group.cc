@@ -73,7 +73,10 @@ StageGroups::Key SimGroup::KeyOf(const Attempt& attempt) const {
 }
 
 int SimGroup::NodeOfRank(int rank) const {
-  if (topology_.IsDecode(node_)) return topology_.DecodeNode(topology_.DecodeOf(node_), rank);
+  if (topology_.IsDecode(node_)) {
+    return topology_.DecodeNode(topology_.DecodeOf(node_),
+                                topology_.DecodeStageOf(node_) * topology_.decode_ranks + rank);
+  }
   return topology_.MemberNode(topology_.ChainOf(node_),
                               topology_.StageOf(node_) * topology_.ranks + rank);
 }

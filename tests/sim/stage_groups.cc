@@ -11,7 +11,9 @@ namespace {
 constexpr size_t kStepsKept = 16;
 
 std::string NameOf(const StageGroups::Key& key) {
-  if (key.role == Role::kDecode) return absl::StrCat("decode service ", key.chain);
+  if (key.role == Role::kDecode) {
+    return absl::StrCat("stage ", key.stage, " of decode service ", key.chain);
+  }
   return absl::StrCat("stage ", key.stage, " of chain-", key.chain);
 }
 
@@ -31,7 +33,9 @@ uint64_t DigestOf(const prefill::RunCompute& compute) {
 }
 
 StageGroups::Key StageGroups::KeyOf(const Topology& topology, int node, uint64_t epoch) {
-  if (topology.IsDecode(node)) return {Role::kDecode, topology.DecodeOf(node), 0, epoch};
+  if (topology.IsDecode(node)) {
+    return {Role::kDecode, topology.DecodeOf(node), topology.DecodeStageOf(node), epoch};
+  }
   return {Role::kPrefill, topology.ChainOf(node), topology.StageOf(node), epoch};
 }
 

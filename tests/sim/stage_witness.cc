@@ -20,25 +20,25 @@ StageWitness::StageWitness(World& world, const Topology& topology, std::string s
 
 std::set<InstanceRef> StageWitness::ReceiversOf(const Ticket& ticket) const {
   std::set<InstanceRef> receivers;
-  for (int decode_rank = 0; decode_rank < topology_.decode_ranks; ++decode_rank) {
-    if (topology_.WritesTo(rank_, decode_rank)) receivers.insert(ticket.rank(decode_rank));
+  for (int place = 0; place < topology_.decode_members(); ++place) {
+    if (topology_.SentTo(layers_, rank_, place).size() > 0) receivers.insert(ticket.place(place));
   }
   return receivers;
 }
 
-// -1: it is none of the ticket's that this one has heads for.
-int StageWitness::RankIn(const Ticket& ticket, const InstanceRef& decode) const {
-  for (int decode_rank = 0; decode_rank < ticket.ranks(); ++decode_rank) {
-    if (ticket.rank(decode_rank) == decode && topology_.WritesTo(rank_, decode_rank)) {
-      return decode_rank;
+// -1: it is none of the ticket's that this one has layers and heads for.
+int StageWitness::PlaceIn(const Ticket& ticket, const InstanceRef& decode) const {
+  for (int place = 0; place < ticket.places(); ++place) {
+    if (ticket.place(place) == decode && topology_.SentTo(layers_, rank_, place).size() > 0) {
+      return place;
     }
   }
   return -1;
 }
 
-size_t StageWitness::PageBytes(int decode_rank) const {
-  const int heads = topology_.CommonHeads(rank_, decode_rank).size();
-  return topology_.Layout().WithHeads(heads).BandBytes(layers_);
+size_t StageWitness::PageBytes(int place) const {
+  const int heads = topology_.CommonHeads(rank_, place % topology_.decode_ranks).size();
+  return topology_.Layout().WithHeads(heads).BandBytes(topology_.SentTo(layers_, rank_, place));
 }
 
 void StageWitness::Complain(uint64_t attempt_id, const std::string& what) {
@@ -216,14 +216,15 @@ void StageWitness::See(const prefill::ReportRequestClosed& action) {
 void StageWitness::See(const prefill::SendKvMessage& action) {
   Request* const request = Find(action.attempt_id);
   if (request == nullptr) return;
-  const int decode_rank = RankIn(*request->open.ticket, action.decode);
-  if (request->over || request->lost || action.ticket != request->open.ticket || decode_rank < 0 ||
-      action.heads != topology_.CommonHeads(rank_, decode_rank)) {
+  const int place = PlaceIn(*request->open.ticket, action.decode);
+  if (request->over || request->lost || action.ticket != request->open.ticket || place < 0 ||
+      action.box.heads != topology_.CommonHeads(rank_, place % topology_.decode_ranks) ||
+      action.box.layers != topology_.SentTo(layers_, rank_, place)) {
     return Complain(action.attempt_id,
                     "KV leaves after the end, for another ticket, or to a rank "
                     "that it is not for");
   }
-  const size_t page_bytes = PageBytes(decode_rank);
+  const size_t page_bytes = PageBytes(place);
   const size_t before = static_cast<size_t>(action.part) * outbox_.part_bytes;
   const size_t bytes = page_bytes > outbox_.part_bytes
                            ? std::min(outbox_.part_bytes, page_bytes - before)
@@ -271,8 +272,8 @@ void StageWitness::See(const prefill::SendCommitMessage& action) {
   Request* const request = Find(action.attempt_id);
   if (request == nullptr) return;
   messages_[action.message_id] = {action.attempt_id, action.decode, 0};
-  const int decode_rank = RankIn(*request->open.ticket, action.decode);
-  if (decode_rank < 0) {
+  const int place = PlaceIn(*request->open.ticket, action.decode);
+  if (place < 0) {
     return Complain(action.attempt_id, "is committed to a rank that it is not for");
   }
   if (action.again) {
@@ -280,8 +281,7 @@ void StageWitness::See(const prefill::SendCommitMessage& action) {
       Complain(action.attempt_id, "asks after a commit that never left");
     return;
   }
-  const size_t parts_per_page =
-      (PageBytes(decode_rank) + outbox_.part_bytes - 1) / outbox_.part_bytes;
+  const size_t parts_per_page = (PageBytes(place) + outbox_.part_bytes - 1) / outbox_.part_bytes;
   const size_t all = request->open.pages.size() * parts_per_page;
   const size_t sent = request->parts[action.decode].size();
   const bool first = request->commits_sent.insert(action.decode).second;

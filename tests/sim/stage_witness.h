@@ -70,8 +70,8 @@ class StageWitness {
   Request* Find(uint64_t attempt_id);
   // The ranks of the ticket's decode service that this one has heads for.
   std::set<InstanceRef> ReceiversOf(const Ticket& ticket) const;
-  int RankIn(const Ticket& ticket, const InstanceRef& decode) const;
-  size_t PageBytes(int decode_rank) const;
+  int PlaceIn(const Ticket& ticket, const InstanceRef& decode) const;
+  size_t PageBytes(int place) const;
   void CheckWindow(const InstanceRef& decode);
   void CheckNotComputed(uint64_t attempt_id);
   void Complain(uint64_t attempt_id, const std::string& what);

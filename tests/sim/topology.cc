@@ -82,6 +82,15 @@ void DrawDecodeRanks(Random& random, Topology& topology) {
   if (topology.members() > 4) topology.chains = 1;
 }
 
+void DrawDecodeStages(Random& random, Topology& topology) {
+  if (!random.Chance(0.27) || topology.layers < 2) return;
+  topology.decode_stages = random.Chance(0.6) || topology.layers < 3 ? 2 : 3;
+  if (topology.decode_ranks == 4) topology.decode_ranks = 2;
+  const int serving = topology.decodes - (topology.stranger ? 1 : 0) - (topology.lonely ? 1 : 0);
+  if (topology.decode_members() > 3 && serving > 1) --topology.decodes;
+  if (topology.members() > 4) topology.chains = 1;
+}
+
 StageCost Topology::CostOf(int stage) const {
   const double layers = StageLayers(stage).size();
   const StageCost fast = {.overhead_us = 100,

@@ -22,9 +22,10 @@ namespace baton::sim {
 
 struct Topology {
   int routers = 1;
-  int stages = 1;        // Per chain.
-  int ranks = 1;         // Per stage.
-  int decode_ranks = 1;  // Per decode service.
+  int stages = 1;         // Per chain.
+  int ranks = 1;          // Per stage.
+  int decode_stages = 1;  // Per decode service.
+  int decode_ranks = 1;   // Per stage of one.
   int kv_heads = 2;
   bool slices = true;  // Each rank passes on its part of the activations, not all of them.
   int chains = 1;
@@ -83,20 +84,25 @@ struct Topology {
   // runs by the first one must not notice.
   bool first_router_stands = false;
 
-  // Nodes: the routers, then the decode services' ranks, then the chains' members
+  // Nodes: the routers, then the decode services' members, then the chains' members
   // (links/core/hello.h).
   bool IsRouter(int node) const { return node < routers; }
   bool IsDecode(int node) const { return !IsRouter(node) && node < FirstMember(); }
-  int DecodeNode(int decode, int rank = 0) const { return routers + decode * decode_ranks + rank; }
-  int DecodeOf(int node) const { return (node - routers) / decode_ranks; }
-  TensorRank DecodeRankOf(int node) const {
-    return {(node - routers) % decode_ranks, decode_ranks};
+  int decode_members() const { return decode_stages * decode_ranks; }  // Per service.
+  int DecodeNode(int decode, int member = 0) const {
+    return routers + decode * decode_members() + member;
   }
-  // The id of a service of several ranks.
+  int DecodeOf(int node) const { return (node - routers) / decode_members(); }
+  int DecodeMemberOf(int node) const { return (node - routers) % decode_members(); }
+  int DecodeStageOf(int node) const { return DecodeMemberOf(node) / decode_ranks; }
+  TensorRank DecodeRankOf(int node) const {
+    return {DecodeMemberOf(node) % decode_ranks, decode_ranks};
+  }
+  // The id of a service of several members.
   std::string DecodeId(int node) const { return absl::StrCat("service-", DecodeOf(node)); }
-  bool IsFollower(int node) const { return IsDecode(node) && DecodeRankOf(node).rank > 0; }
+  bool IsFollower(int node) const { return IsDecode(node) && DecodeMemberOf(node) > 0; }
   int members() const { return stages * ranks; }  // Per chain.
-  int FirstMember() const { return routers + decodes * decode_ranks; }
+  int FirstMember() const { return routers + decodes * decode_members(); }
   int MemberNode(int chain, int member) const { return FirstMember() + chain * members() + member; }
   // The stage's rank 0.
   int StageNode(int chain, int stage) const { return MemberNode(chain, stage * ranks); }
@@ -109,12 +115,12 @@ struct Topology {
   }
   // Whether it belongs to a decode service that fits and can be connected to.
   bool Serves(int node) const { return IsDecode(node) && !IsStranger(node) && !IsLonely(node); }
-  // Only the last rank of the service is cut off, which is enough.
+  // Only the last member of the service is cut off, which is enough.
   bool IsLonely(int node) const {
     return lonely && IsDecode(node) && DecodeOf(node) == DecodeOf(LonelyNode());
   }
   int LonelyNode() const {
-    return lonely ? DecodeNode(decodes - (stranger ? 2 : 1), decode_ranks - 1) : -1;
+    return lonely ? DecodeNode(decodes - (stranger ? 2 : 1), decode_members() - 1) : -1;
   }
   // Whether any stage or decode service has a group of ranks.
   bool has_groups() const { return ranks > 1 || decode_ranks > 1; }
@@ -130,6 +136,10 @@ struct Topology {
   LayerRange StageLayers(int stage) const {
     return LayerRange{stage * layers / stages, (stage + 1) * layers / stages};
   }
+  LayerRange DecodeLayers(int stage) const {
+    return LayerRange{stage * layers / decode_stages, (stage + 1) * layers / decode_stages};
+  }
+  LayerRange DecodeLayersOf(int node) const { return DecodeLayers(DecodeStageOf(node)); }
   // The time that a simulated stage takes for a plan, without noise.
   StageCost CostOf(int stage) const;
   // As large as with one head, whatever the heads.
@@ -141,10 +151,15 @@ struct Topology {
   KvLayout DecodeLayout() const {
     return Layout().WithHeads(KvHeadsOf(kv_heads, {0, decode_ranks}).size());
   }
-  // Pages of a decode rank. A service uses as many as its smallest rank has, which is the last.
+  // With the layers that a member of a decode service has, too.
+  KvLayout DecodeLayoutOf(int node) const {
+    KvLayout layout = DecodeLayout();
+    layout.layers = DecodeLayersOf(node).size();
+    return layout;
+  }
+  // Pages of a decode member. A service uses as many as its smallest has, which is the last.
   int PagesOf(int decode_node) const {
-    const TensorRank rank = DecodeRankOf(decode_node);
-    return decode_pages + 3 * (rank.size - 1 - rank.rank);
+    return decode_pages + 3 * (decode_members() - 1 - DecodeMemberOf(decode_node));
   }
   // The heads that a rank of a stage and one of a decode service both have.
   IndexRange CommonHeads(int rank, int decode_rank) const {
@@ -159,6 +174,17 @@ struct Topology {
     const int copies = std::max(1, ranks / kv_heads);
     const int copies_there = std::max(1, decode_ranks / kv_heads);
     return rank % copies == decode_rank % copies_there * copies / copies_there;
+  }
+  // The layers of both.
+  static LayerRange CommonLayers(LayerRange one, LayerRange other) {
+    return {std::max(one.begin, other.begin), std::min(one.end, other.end)};
+  }
+  // What a rank of a stage with these layers sends to a member of a decode service: the layers of
+  // both; none if it sends nothing.
+  LayerRange SentTo(LayerRange own, int rank, int decode_member) const {
+    const LayerRange both = CommonLayers(own, DecodeLayers(decode_member / decode_ranks));
+    const bool sends = both.size() > 0 && WritesTo(rank, decode_member % decode_ranks);
+    return sends ? both : LayerRange{0, 0};
   }
   // To any of them.
   bool WritesKv(int rank) const {
@@ -188,6 +214,8 @@ Topology DrawTopology(Random& random);
 void DrawRanks(Random& random, Topology& topology);
 // The same of decode services, which one run in four has, whatever the stages have.
 void DrawDecodeRanks(Random& random, Topology& topology);
+// Whether decode services are several stages, which one run in four has.
+void DrawDecodeStages(Random& random, Topology& topology);
 
 // Instance ids are "<role>-<node>", so that a name leads to its node.
 inline int NodeOf(const std::string& instance_id) {

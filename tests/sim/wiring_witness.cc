@@ -240,7 +240,7 @@ WiringWitness::Members WiringWitness::Find(const std::vector<worker::PeerWorker>
       return candidate.instance.id != kImpostor && candidate.role == place.role &&
              candidate.group_id() == place.chain_id &&
              candidate.tensor_rank.rank == place.RankOf(member) &&
-             (place.role == Role::kDecode || candidate.pp_rank == place.StageOf(member));
+             candidate.pp_rank == place.StageOf(member);
     });
     if (worker == view.end()) return {};
     found.push_back(*worker);

@@ -146,20 +146,21 @@ class Process:
 
 class Cluster:
     """A router, `chains` chains of `stages` prefill stages, each of `ranks` processes, `decodes` decode
-    services, each of `decode_ranks` processes, and `colocated` chains that also decode, of as many stages and ranks.
+    services, each of `decode_stages` stages of `decode_ranks` processes, and `colocated` chains that also decode,
+    of as many stages and ranks as the chains.
 
     `flags` go to every worker. `tls`: the context of HTTPS clients, if the router's flags ask for HTTPS."""
 
     def __init__(self, model, log_dir, stages=2, chains=1, decodes=1, flags=(), router_flags=(),
                  prefill_flags=(), decode_flags=(), partition=None, environment=None, tls=None, ranks=1,
-                 decode_ranks=1, colocated=0, colocated_flags=()):
+                 decode_ranks=1, colocated=0, colocated_flags=(), decode_stages=1):
         self.model, self.stages, self.chains, self.decodes = model, stages, chains, decodes
         self.colocated = colocated
         self.log_dir = pathlib.Path(log_dir)
         self.log_dir.mkdir(parents=True, exist_ok=True)
         self.tls = tls
         self.environment = dict(os.environ, **(environment or {}))
-        ports = free_ports(3 + (chains + colocated) * stages * ranks + decodes * decode_ranks)
+        ports = free_ports(3 + (chains + colocated) * stages * ranks + decodes * decode_stages * decode_ranks)
         self.http_port, self.grpc_port, self.cluster_port = ports[:3]
         self.metrics_ports = {}
         self.processes = {}
@@ -182,15 +183,18 @@ class Cluster:
                                  "--instance-id", name, "--metrics-port", self.metrics_ports[name],
                                  "--chunk-sweep-ms", 0, *split, *own])
         self._decode = [*worker, "--disaggregation-mode", "decode", *decode_flags]
-        for decode, rank in itertools.product(range(decodes), range(decode_ranks)):
-            if decode_ranks == 1:
-                self.add_decode(f"decode-{decode}", next(next_port))
-            else:
-                self.add_decode(f"decode-{decode}-{rank}", next(next_port), "--tp-size", decode_ranks,
-                                "--tp-rank", rank, "--decode-id", decode)
+        for decode, stage, rank in itertools.product(range(decodes), range(decode_stages), range(decode_ranks)):
+            name, place = f"decode-{decode}", ["--decode-id", decode]
+            if decode_stages > 1:
+                name += f"-{stage}"
+                place += ["--pp-size", decode_stages, "--pp-rank", stage]
+            if decode_ranks > 1:
+                name += f"-{rank}"
+                place += ["--tp-size", decode_ranks, "--tp-rank", rank]
+            self.add_decode(name, next(next_port), *place)
 
     def add_decode(self, name, port=None, *place):
-        """One more decode service, or a rank of one, not started yet."""
+        """One more decode service, or a stage or rank of one, not started yet."""
         self.metrics_ports[name] = port or free_ports(1)[0]
         self._add(name, [*self._decode, *place, "--instance-id", name, "--metrics-port", self.metrics_ports[name]])
         return self.processes[name]

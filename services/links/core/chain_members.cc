@@ -17,8 +17,7 @@ std::vector<worker::PeerWorker> FindMembers(const ChainPlace& place,
     const TensorRank rank{place.RankOf(member), place.ranks()};
     const auto worker = std::find_if(view.begin(), view.end(), [&](const auto& candidate) {
       return candidate.role == place.role && candidate.group_id() == place.chain_id &&
-             (place.role == Role::kDecode ||  // Has no stages.
-              (candidate.pp_size == place.stages && candidate.pp_rank == stage)) &&
+             candidate.pp_size == place.stages && candidate.pp_rank == stage &&
              candidate.tensor_rank == rank &&
              (rank.rank == 0 ? candidate.layers.begin == layers.end : candidate.layers == layers);
     });
@@ -33,7 +32,8 @@ std::vector<worker::PeerWorker> FindMembers(const ChainPlace& place,
 absl::Status Blame(const absl::Status& cause, const worker::PeerWorker& member) {
   const std::string& name = member.instance.id;
   const std::string blamed = InstanceOf(cause).value_or(name);
-  const std::string place = NameOfPlace(member.role, member.pp_rank, member.tensor_rank);
+  const std::string place =
+      NameOfPlace(member.role, member.pp_rank, member.pp_size, member.tensor_rank);
   // A member that reports the loss of another is not lost itself.
   const absl::Status status = absl::UnavailableError(
       absl::StrCat(place, " (", name, ")", blamed == name ? " is lost: " : ": ", cause.message()));

@@ -1,5 +1,5 @@
-// A chain's members, and what its stages agree on for one epoch. The ranks of a decode service are
-// linked like a chain of one stage with the service's id.
+// A chain's members, and what its stages agree on for one epoch. A decode service is linked like a
+// chain with the service's id.
 #ifndef SERVICES_LINKS_CORE_HELLO_H_
 #define SERVICES_LINKS_CORE_HELLO_H_
 
@@ -12,8 +12,9 @@
 
 namespace baton::links {
 
-// A member, as messages write it: "rank 1 of prefill stage 2".
-std::string NameOfPlace(Role role, int stage, TensorRank rank);
+// A member, as messages write it: "rank 1 of prefill stage 2", "decode stage 1"; of a decode
+// service of one stage "rank 1 of decode service".
+std::string NameOfPlace(Role role, int stage, int stages, TensorRank rank);
 
 // One process's place in a chain: a stage, or a rank of one. The members of a chain are counted
 // stage by stage, each one's ranks in order; the first, which plans, is member 0.

@@ -263,9 +263,9 @@ void Wiring::State::On(const ReportHeard& event) {
 // Whatever it was, the requests of the chain can be sent again.
 void Wiring::State::On(const ChainFailed& event) {
   const std::string& self = options.place.self.instance.id;
-  const absl::Status reason = absl::UnavailableError(
-      absl::StrCat(NameOfPlace(options.place.role, 0, options.place.self.tensor_rank), " (", self,
-                   "): ", event.status.message()));
+  const absl::Status reason = absl::UnavailableError(absl::StrCat(
+      NameOfPlace(options.place.role, 0, options.place.stages, options.place.self.tensor_rank),
+      " (", self, "): ", event.status.message()));
   Break(WithLeg(reason, RoleName(options.place.role), InstanceOf(event.status).value_or(self)));
 }
 

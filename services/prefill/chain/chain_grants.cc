@@ -1,5 +1,5 @@
 // A decode service's part of the chain's shell: tickets, and grants on the lease tables of its
-// ranks.
+// members.
 #include <utility>
 
 #include "common/base/check.h"
@@ -9,7 +9,7 @@
 
 namespace baton::prefill {
 
-// A decode service's ranks have no endpoints to one another, so their view says it.
+// A decode stage's ranks have no endpoints to one another, so their view says it.
 uint32_t ChainShell::VersionOf(const InstanceRef& member) const {
   if (!decode()) return options_.peers->ProtocolOf(member);
   const auto found = versions_.find(member);
@@ -21,7 +21,7 @@ void ChainShell::Reserve(prefill::Start start, std::shared_ptr<Reservation> rese
 }
 
 void ChainShell::Perform(const GrantKv& action) {
-  if (action.rank > 0) return SendGrant(action.rank, ToProto(action));
+  if (action.member > 0) return SendGrant(action.member, ToProto(action));
   const absl::Status status = options_.grants->Grant(action.grant);
   BATON_CHECK(status.ok()) << status;
 }
@@ -29,13 +29,15 @@ void ChainShell::Perform(const GrantKv& action) {
 void ChainShell::Perform(const RevokeKv& action) {
   const absl::Status status = options_.grants->Revoke(action.slot, action.generation);
   BATON_CHECK(status.ok()) << status;
-  for (int rank = 1; rank < options_.place.ranks(); ++rank) SendGrant(rank, ToProto(action));
+  for (int member = 1; member < options_.place.members(); ++member) {
+    SendGrant(member, ToProto(action));
+  }
 }
 
-void ChainShell::SendGrant(int rank, v1::DecodeOrder order) {
+void ChainShell::SendGrant(int member, v1::DecodeOrder order) {
   v1::LinkRequest request;
   *request.mutable_order() = std::move(order);
-  wiring_->Send(rank, std::move(request));
+  wiring_->Send(member, std::move(request));
 }
 
 void ChainShell::Perform(const HandOutTicket& action) {

@@ -76,10 +76,10 @@ absl::Status ChainShell::BeginOwn(const links::Hello& hello) {
     oldest_version_ = std::min(oldest_version_, VersionOf(member.instance));
     followers_.push_back(member.instance);
   }
-  if (decode() && oldest_version_ < kDecodePlansVersion) {
+  const uint32_t needed = options_.place.stages > 1 ? kDecodeStagesVersion : kDecodePlansVersion;
+  if (decode() && oldest_version_ < needed) {
     return absl::UnavailableError(absl::StrCat("a rank speaks version ", oldest_version_,
-                                               " of the protocol, and all need ",
-                                               kDecodePlansVersion));
+                                               " of the protocol, and all need ", needed));
   }
   stage_layers_.clear();
   for (const KvWriter& member : hello.members) {
@@ -122,7 +122,9 @@ absl::Status ChainShell::OnReport(const links::PassReport& of, const v1::LinkRes
     return absl::OkStatus();
   }
   if (response.has_report() && options_.grants != nullptr) {
-    BATON_ASSIGN_OR_RETURN(PlannerEvent event, FromProto(of.rank, response.report()));
+    BATON_ASSIGN_OR_RETURN(
+        PlannerEvent event,
+        FromProto(of.stage * options_.place.ranks() + of.rank, response.report()));
     Handle(std::move(event));
     return absl::OkStatus();
   }

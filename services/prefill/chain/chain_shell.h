@@ -199,7 +199,7 @@ class ChainShell {
   absl::Status BeginOwn(const links::Hello& hello);
   ChainUp UpOf(uint64_t epoch, int page_count) const;
   uint32_t VersionOf(const InstanceRef& member) const;
-  void SendGrant(int rank, v1::DecodeOrder order);
+  void SendGrant(int member, v1::DecodeOrder order);
   bool decode() const { return options_.place.role == Role::kDecode; }
   absl::Status OnReport(const links::PassReport& of, const v1::LinkResponse& response);
   void SendToMembers(const PlanWithContexts& plan);

@@ -93,6 +93,11 @@ v1::DecodeReport ToProto(const LeaseEvent& event) {
   if (const auto* committed = std::get_if<KvCommitted>(&event)) {
     proto.set_kind(v1::DecodeReport::COMMITTED);
     proto.set_bytes(committed->bytes);
+    if (committed->first_token.has_value()) {
+      proto.mutable_first_token()->set_token_id(committed->first_token->token);
+      *proto.mutable_first_token()->mutable_logprobs() =
+          rpc::LogprobsToProto(*committed->first_token);
+    }
   } else if (const auto* failed = std::get_if<KvFailed>(&event)) {
     proto.set_kind(v1::DecodeReport::FAILED);
     proto.set_code(failed->status.raw_code());
@@ -105,21 +110,27 @@ v1::DecodeReport ToProto(const LeaseEvent& event) {
   return proto;
 }
 
-absl::StatusOr<PlannerEvent> FromProto(int rank, const v1::DecodeReport& proto) {
+absl::StatusOr<PlannerEvent> FromProto(int member, const v1::DecodeReport& proto) {
   const uint32_t slot = proto.slot();
   const uint64_t generation = proto.generation();
   switch (proto.kind()) {
     case v1::DecodeReport::GRANTED:
-      return RankGranted{rank, slot, generation};
-    case v1::DecodeReport::COMMITTED:
-      return KvHeard{rank, KvCommitted{slot, generation, {}, proto.bytes()}};
+      return MemberGranted{member, slot, generation};
+    case v1::DecodeReport::COMMITTED: {
+      KvCommitted committed{slot, generation, {}, proto.bytes()};
+      if (proto.has_first_token()) {
+        committed.first_token =
+            rpc::SampledFromProto(proto.first_token().token_id(), proto.first_token().logprobs());
+      }
+      return KvHeard{member, std::move(committed)};
+    }
     case v1::DecodeReport::FAILED:
       if (proto.code() < 1 || proto.code() > 16) {
         return InvalidField("report.code", absl::StrCat(proto.code(), " is no error"));
       }
-      return KvHeard{rank, FailedFromProto(proto)};
+      return KvHeard{member, FailedFromProto(proto)};
     case v1::DecodeReport::DRAINED:
-      return KvHeard{rank, KvDrained{slot, generation}};
+      return KvHeard{member, KvDrained{slot, generation}};
     default:
       break;
   }

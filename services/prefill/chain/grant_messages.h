@@ -1,4 +1,4 @@
-// Grants on their way to the other ranks of a decode service, and what their tables report
+// Grants on their way to the other members of a decode service, and what their tables report
 // (proto/baton/v1/decode.proto), to and from the cores' plain values. What comes from the wire is
 // checked here for form; what came before it is core/rank_grants.h's matter. Errors are
 // INVALID_ARGUMENT that name the field.
@@ -21,8 +21,8 @@ absl::StatusOr<GrantOrder> FromProto(const v1::DecodeOrder& proto);
 
 v1::DecodeReport GrantedToProto(uint32_t slot, uint64_t generation);
 v1::DecodeReport ToProto(const LeaseEvent& event);
-// Rank `rank`'s report, for the planner.
-absl::StatusOr<PlannerEvent> FromProto(int rank, const v1::DecodeReport& proto);
+// A member's report, for the planner.
+absl::StatusOr<PlannerEvent> FromProto(int member, const v1::DecodeReport& proto);
 
 }  // namespace baton::prefill
 

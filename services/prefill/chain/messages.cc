@@ -24,10 +24,15 @@ absl::Status CheckIds(const TokenIds& ids, const PlanBounds& bounds, const std::
   return absl::OkStatus();
 }
 
-// A ticket whose decode ranks can get their heads from this chain's.
+// A ticket whose decode stages have this model's layers, and whose ranks can get their heads from
+// this chain's.
 absl::StatusOr<Ticket> TicketFromProto(const v1::Ticket& proto, const PlanBounds& bounds,
                                        const std::string& field) {
   BATON_ASSIGN_OR_RETURN(Ticket ticket, rpc::FromProto(proto, field));
+  if (!ticket.stages.empty() && ticket.stages.back().end != bounds.layers) {
+    return InvalidField(field + ".stages", absl::StrCat("end at layer ", ticket.stages.back().end,
+                                                        " of ", bounds.layers));
+  }
   const auto sources = SourcesOf(bounds.kv_heads, bounds.tensor_ranks, ticket.ranks());
   if (sources.ok()) return ticket;
   return InvalidField(field + ".followers", std::string(sources.status().message()));

@@ -30,6 +30,7 @@ struct PlanBounds {
   int max_context_tokens = 0;
   int vocab_size = 0;
   std::vector<int32_t> eos_token_ids;
+  int layers = 0;                      // The model's.
   int kv_heads = 1;                    // The model's.
   int tensor_ranks = 1;                // Ranks in each stage.
   bool embeds = false;                 // A rank of stage 0: needs every prompt's tokens.

@@ -133,7 +133,7 @@ struct PlannerLimits {
   // 1 is as much as SGLang expects. 0: no more than they have pages for.
   double conservativeness = 0;
   bool caches = false;  // KV of finished requests is kept for prompts that begin alike.
-  // Who grants, where KV is granted to a chain of one stage; its id is empty: none is.
+  // Who grants, where KV is granted to the chain; its id is empty: none is.
   InstanceRef granting;
   int layers = 0;                      // The model's,
   int kv_heads = 0;                    // and in its layers.
@@ -154,7 +154,7 @@ struct ChainUp {  // Every stage is linked and ready under `epoch`.
   int ranks = 1;  // Processes of each stage: it is done with what all of them are done with.
   bool knows_cached_tokens = true;  // All of them; nothing is cached in this epoch if not.
   bool knows_growth = true;         // All of them; if not, pages for a whole text are reserved.
-  // Where KV is granted: the other ranks, rank 1 and on, and the newest generation that one was
+  // Where KV is granted: the other members, member 1 and on, and the newest generation that one was
   // granted, by former lives of this process too. A late message for an old grant must not be taken
   // for a new one's.
   std::vector<InstanceRef> followers = {};
@@ -205,20 +205,20 @@ struct DrainBegan {
 // Gives up the cached pages that no open request uses.
 struct FlushCache {};
 struct Tick {};
-// A rank's lease table takes the KV of a grant from now on; of rank 0 that is not waited for.
-struct RankGranted {
-  int rank = 0;
+// A member's lease table takes the KV of a grant from now on; of member 0 that is not waited for.
+struct MemberGranted {
+  int member = 0;
   uint32_t slot = 0;
   uint64_t generation = 0;
 };
-// From a rank's lease table. What comes of an older epoch has no effect.
+// From a member's lease table. What comes of an older epoch has no effect.
 struct KvHeard {
-  int rank = 0;
+  int member = 0;
   LeaseEvent event;
 };
 using PlannerEvent =
     std::variant<ChainUp, ChainDown, StartRequested, AbortRequested, StagePlanDone,
-                 StageRequestClosed, DrainBegan, FlushCache, Tick, RankGranted, KvHeard>;
+                 StageRequestClosed, DrainBegan, FlushCache, Tick, MemberGranted, KvHeard>;
 
 // ---- Actions ----
 struct IssuePlan {  // To every stage, stage 0 included, in this order.
@@ -241,16 +241,16 @@ struct PrefillOutcome {
   int64_t kv_transfer_us = 0;
   int64_t kv_exposed_us = 0;
 };
-// One for each rank of the chain.
+// One for each member of the chain.
 struct GrantKv {
-  int rank = 0;
-  KvGrant grant;  // Its writers are those that have heads for the rank.
+  int member = 0;
+  KvGrant grant;  // Its writers are those that have layers and heads for the member.
 };
-struct RevokeKv {  // On every rank; each answers by KvDrained.
+struct RevokeKv {  // On every member; each answers by KvDrained.
   uint32_t slot = 0;
   uint64_t generation = 0;
 };
-// Every rank's table takes the request's KV, rank 0's once it has done its GrantKv.
+// Every member's table takes the request's KV, member 0's once it has done its GrantKv.
 struct HandOutTicket {
   uint64_t attempt_id = 0;
   Ticket ticket;

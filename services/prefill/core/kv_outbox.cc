@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
-#include "common/kv/head_routes.h"
 
 namespace baton::prefill {
 
@@ -16,8 +15,10 @@ KvOutbox::KvOutbox(const KvOutboxOptions& options) : options_(options) {
       << options.page_bytes << " bytes a page, " << options.part_bytes << " a part";
   const auto own_heads =
       static_cast<size_t>(KvHeadsOf(options.kv_heads, options.tensor_rank).size());
-  BATON_CHECK(options.page_bytes % own_heads == 0)
-      << options.page_bytes << " bytes a page of " << own_heads << " heads";
+  const auto own_layers = static_cast<size_t>(options.layers.size());
+  BATON_CHECK(own_layers > 0 && options.page_bytes % (own_heads * own_layers) == 0)
+      << options.page_bytes << " bytes a page of " << own_heads << " heads in " << own_layers
+      << " layers";
 }
 
 int KvOutbox::Send::under_way() const {
@@ -27,20 +28,24 @@ int KvOutbox::Send::under_way() const {
 }
 
 std::vector<KvOutbox::Share> KvOutbox::SharesOf(const Ticket& ticket) {
-  const TensorRank own = options_.tensor_rank;
-  const auto own_heads = static_cast<size_t>(KvHeadsOf(options_.kv_heads, own).size());
+  const KvPlace own{options_.layers, options_.tensor_rank};
+  const int own_heads = KvHeadsOf(options_.kv_heads, own.rank).size();
+  const auto own_parts = static_cast<size_t>(own_heads * own.layers.size());
   std::vector<Share> shares;
-  for (int rank = 0; rank < ticket.ranks(); ++rank) {
-    const auto route = RouteBetween(options_.kv_heads, own, {rank, ticket.ranks()});
-    if (!route.has_value()) continue;
+  const std::vector<KvPlace> places = PlacesOf(ticket, own.layers.end);
+  for (size_t place = 0; place < places.size(); ++place) {
+    const auto box = BoxBetween(options_.kv_heads, own, places[place]);
+    if (!box.has_value()) continue;
     Share share;
-    share.decode = ticket.rank(rank);
-    share.heads = route->heads;
-    share.page_bytes = options_.page_bytes / own_heads * static_cast<size_t>(route->heads.size());
+    share.decode = ticket.place(static_cast<int>(place));
+    share.box = *box;
+    const auto parts = static_cast<size_t>(box->heads.size() * box->layers.size());
+    share.page_bytes = options_.page_bytes / own_parts * parts;
     shares.push_back(std::move(share));
   }
-  BATON_CHECK(!shares.empty()) << "rank " << own.rank << " of " << own.size << " writes nothing to "
-                               << ticket.decode.id << " of " << ticket.ranks() << " ranks";
+  BATON_CHECK(!shares.empty()) << "rank " << own.rank.rank << " of " << own.rank.size
+                               << " writes nothing to " << ticket.decode.id << " of "
+                               << ticket.places() << " processes";
   return shares;
 }
 
@@ -91,7 +96,7 @@ SendKvMessage KvOutbox::NextMessage(const Send& send, const Share& share) const 
   message.attempt_id = send.attempt_id;
   message.ticket = send.ticket;
   message.decode = share.decode;
-  message.heads = share.heads;
+  message.box = share.box;
   message.first_page = send.first_page + static_cast<int>(share.next_page);
   message.page_count = 1;
   message.local_page = send.pages.at(share.next_page);

@@ -4,11 +4,12 @@
 // the sender instead of failing its requests. The stage's core says when a chunk is not wanted any
 // more: what is not under way then ends at once.
 //
-// A decode service of several ranks is as many destinations (common/kv/head_routes.h): a send has a
-// share for each rank that this one has a route to, with the heads of that route, and ends when all
-// of them have. Receipts and checksums are each destination's own; an error of any of them ends the
-// attempt. Where a share has some of this rank's heads its messages are gathered from many runs,
-// which takes memory: so no more than `gathered_bytes` of these are under way to all together.
+// A decode service of several stages and ranks is as many destinations (common/kv/head_routes.h): a
+// send has a share for each of them that has layers and heads of this one, with these, and ends
+// when all of them have. Receipts and checksums are each destination's own; an error of any of them
+// ends the attempt. Where a share has a part of this process's pages its messages are gathered from
+// many runs, which takes memory: so no more than `gathered_bytes` of these are under way to all
+// together.
 //
 // A message is exported before it is sent: brought to where a transport reads it, and hashed
 // (common/engine/kv_memory.h); a device may take its time for that. A request's commit leaves when
@@ -36,6 +37,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/kv/head_routes.h"
 #include "common/kv/lease_table.h"
 #include "common/types/instance.h"
 #include "common/types/sampled_token.h"
@@ -46,6 +48,7 @@ namespace baton::prefill {
 
 struct KvOutboxOptions {
   size_t page_bytes = 0;   // For this stage's layers and this rank's heads.
+  LayerRange layers;       // This stage's.
   TensorRank tensor_rank;  // This rank within its stage.
   int kv_heads = 1;        // The model's. With the numbers of ranks they give the routes.
   // The largest message: a page that is larger goes in parts of this size (kv_layout.h).
@@ -68,13 +71,13 @@ struct KvOutboxOptions {
 // ---- Actions ----
 // Send pages [first_page, first_page + page_count) of the prompt, or one part of one page. They lie
 // in memory behind each other from this stage's page `local_page` on. What the message has of each
-// is [layer][plane][head][token][row] of `heads`. Ends with MessageEnded.
+// is [layer][plane][head][token][row] of `box`. Ends with MessageEnded.
 struct SendKvMessage {
   uint64_t message_id = 0;
   uint64_t attempt_id = 0;
   Ticket ticket;
-  InstanceRef decode;  // Its rank that this goes to.
-  IndexRange heads;    // Range of the model's KV heads.
+  InstanceRef decode;  // Its process that this goes to.
+  KvBox box;
   int first_page = 0;
   int page_count = 0;
   int part = 0;
@@ -94,7 +97,8 @@ struct SendCommitMessage {
   uint64_t message_id = 0;
   uint64_t attempt_id = 0;
   Ticket ticket;
-  InstanceRef decode;  // Its rank that this goes to.
+  InstanceRef decode;  // Its process that this goes to.
+  LayerRange layers;   // That both have.
   std::optional<SampledToken> first_token;
   uint64_t checksum_sum = 0;  // Sum over all data messages to it, modulo 2^64.
   bool again = false;
@@ -106,9 +110,9 @@ class KvOutbox {
   explicit KvOutbox(const KvOutboxOptions& options);
 
   // Each ends with exactly one KvSent, when none of its messages is under way. A commit that did
-  // not fail also waits until every decode rank that it went to has replied that all is there, or
-  // that it does not wait for it. The ticket's number of ranks can share the model's KV heads, and
-  // this rank sends to at least one of them (the stage's core has checked).
+  // not fail also waits until every decode process that it went to has replied that all is there,
+  // or that it does not wait for it. The ticket's number of ranks can share the model's KV heads,
+  // and this rank sends to at least one of them (the stage's core has checked).
   void Add(const SendKv& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
   void Add(const SendCommit& send, int64_t now_us, std::vector<KvOutboxAction>& actions);
 
@@ -136,11 +140,11 @@ class KvOutbox {
   absl::Status CheckInvariants() const;
 
  private:
-  // What of a send goes to one of decode's ranks.
+  // What of a send goes to one of decode's processes.
   struct Share {
     InstanceRef decode;
-    IndexRange heads;
-    size_t page_bytes = 0;  // For these heads.
+    KvBox box;
+    size_t page_bytes = 0;  // The box's.
     size_t next_page = 0;   // First page of the send, and part of it, not under way yet.
     int next_part = 0;
     int under_way = 0;
@@ -177,7 +181,7 @@ class KvOutbox {
     ShareId share;
     InstanceRef decode;
     size_t bytes = 0;                        // 0: a commit.
-    bool gathered = false;                   // From some of the heads.
+    bool gathered = false;                   // From parts of pages.
     std::optional<SendKvMessage> exporting;  // To be sent when it is exported.
   };
 
@@ -193,7 +197,7 @@ class KvOutbox {
                   std::vector<KvOutboxAction>& actions);
   void EndIfDone(uint64_t send_id, int64_t now_us, std::vector<KvOutboxAction>& actions);
   void SendCommitOf(const ShareId& id, std::vector<KvOutboxAction>& actions);
-  // One that has failed only waits for what is under way to the other ranks.
+  // One that has failed only waits for what is under way to the others.
   static bool AwaitsReceipt(const Send& send, const Share& share) {
     return send.status.ok() && share.under_way == 0 && !share.received;
   }

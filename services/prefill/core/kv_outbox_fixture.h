@@ -18,6 +18,7 @@ inline constexpr size_t kPage = 100;
 inline KvOutboxOptions SmallOptions() {
   KvOutboxOptions options;
   options.page_bytes = kPage;
+  options.layers = {0, 1};
   options.part_bytes = 400;
   options.merged_bytes = 250;
   options.window_bytes = 500;

@@ -71,7 +71,7 @@ TEST_F(KvOutboxRanksTest, EachRankGetsItsHeadsAndTheLastMessageEndsTheSend) {
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(data_[i].decode, i < 2 ? kDecode : kFollower);
     EXPECT_EQ(data_[i].ticket, RanksTicket(9));
-    EXPECT_EQ(data_[i].heads, i < 2 ? (IndexRange{0, 1}) : (IndexRange{1, 2}));
+    EXPECT_EQ(data_[i].box.heads, i < 2 ? (IndexRange{0, 1}) : (IndexRange{1, 2}));
     EXPECT_EQ(data_[i].first_page, i % 2 == 0 ? 0 : 3);
     EXPECT_EQ(data_[i].local_page, i % 2 == 0 ? 4 : 2);
     EXPECT_EQ(data_[i].page_count, i % 2 == 0 ? 3 : 1);
@@ -90,8 +90,8 @@ TEST_F(KvOutboxRanksTest, EachRankGetsItsHeadsAndTheLastMessageEndsTheSend) {
 TEST_F(KvOutboxRanksTest, PartsAreCountedByWhatTheRankGets) {
   SendTo(RanksTicket(9, {kFollower, kThird, kFourth}), 1, 9, {4});
   ASSERT_EQ(data_.size(), 4u) << "two have copies of each head";
-  EXPECT_EQ(data_[1].heads, data_[0].heads);
-  EXPECT_NE(data_[2].heads, data_[0].heads);
+  EXPECT_EQ(data_[1].box.heads, data_[0].box.heads);
+  EXPECT_NE(data_[2].box.heads, data_[0].box.heads);
   for (const SendKvMessage& message : data_) EXPECT_EQ(message.part, 0);
 }
 
@@ -306,7 +306,7 @@ TEST_F(CopyTest, SendsToThoseRanksThatItHasARouteTo) {
   SendTo(RanksTicket(9), 1, 9, {4});
   ASSERT_EQ(data_.size(), 1u);
   EXPECT_EQ(data_[0].decode, kFollower);
-  EXPECT_EQ(data_[0].heads, (IndexRange{1, 2}));
+  EXPECT_EQ(data_[0].box.heads, (IndexRange{1, 2}));
   EXPECT_EQ(data_[0].bytes, kPage);
   EndData();
   SendTo(RanksTicket(8, {kFollower, kThird, kFourth}), 2, 8, {4});
@@ -324,6 +324,51 @@ using IdleCopyDeathTest = IdleCopyTest;
 
 TEST_F(IdleCopyDeathTest, OneWithoutARouteSendsNothing) {
   EXPECT_DEATH(SendTo(RanksTicket(9), 1, 9, {4}), "rank 1 of 4 writes nothing to decode-0");
+}
+
+// ---- Decode services of several stages ----
+
+// Layers [2, 6) of fifty bytes a layer and page.
+class KvOutboxStagesTest : public KvOutboxRanksTest {
+ protected:
+  static KvOutboxOptions Options() {
+    KvOutboxOptions options = SmallOptions();
+    options.kv_heads = 2;
+    options.layers = {2, 6};
+    options.page_bytes = 200;
+    return options;
+  }
+  KvOutboxStagesTest() : KvOutboxRanksTest(Options()) {}
+  static Ticket StagesTicket() {
+    Ticket ticket = RanksTicket(9, {kFollower, kThird});
+    ticket.stages = {{0, 2}, {2, 5}, {5, 6}};
+    return ticket;
+  }
+};
+
+TEST_F(KvOutboxStagesTest, EachStageGetsTheLayersThatBothHave) {
+  SendTo(StagesTicket(), 1, 9, {4});
+  ASSERT_EQ(data_.size(), 2u) << "the first has none of them";
+  EXPECT_EQ(data_[0].decode, kFollower);
+  EXPECT_EQ(data_[0].box, (KvBox{{2, 5}, {0, 2}}));
+  EXPECT_EQ(data_[0].bytes, 150u);
+  EXPECT_EQ(data_[1].decode, kThird);
+  EXPECT_EQ(data_[1].box, (KvBox{{5, 6}, {0, 2}}));
+  EXPECT_EQ(data_[1].bytes, 50u);
+}
+
+TEST_F(KvOutboxStagesTest, TheFirstTokenGoesToTheLastStage) {
+  CommitTo(StagesTicket(), 1, 9);
+  ASSERT_EQ(commits_.size(), 2u);
+  EXPECT_EQ(commits_[0].layers, (LayerRange{2, 5}));
+  EXPECT_FALSE(commits_[0].first_token.has_value());
+  EXPECT_EQ(commits_[1].layers, (LayerRange{5, 6}));
+  EXPECT_TRUE(commits_[1].first_token.has_value());
+  EndCommits();
+  ReceiveFrom(kFollower, KvReceiptKind::kComplete);
+  EXPECT_TRUE(sent_.empty());
+  ReceiveFrom(kThird, KvReceiptKind::kComplete);
+  EXPECT_EQ(sent_.size(), 1u);
 }
 
 }  // namespace

@@ -25,9 +25,11 @@ void KvOutbox::SendCommitOf(const ShareId& id, std::vector<KvOutboxAction>& acti
     const auto sum = sums->second.find(share.decode);
     if (sum != sums->second.end()) checksum_sum = sum->second;
   }
-  actions.push_back(SendCommitMessage{next_message_id_++, send.attempt_id, send.ticket,
-                                      share.decode, send.first_token, checksum_sum,
-                                      share.asks > 0});
+  SendCommitMessage commit{next_message_id_++, send.attempt_id, send.ticket,  share.decode,
+                           share.box.layers,   std::nullopt,    checksum_sum, share.asks > 0};
+  // For who draws what follows, which has the last layers.
+  if (share.box.layers.end == options_.layers.end) commit.first_token = send.first_token;
+  actions.push_back(std::move(commit));
 }
 
 bool KvOutbox::UnderWay(uint64_t attempt_id, const InstanceRef& decode) const {

@@ -1,11 +1,11 @@
 // Requests whose prompt others read. They are granted pages, to which its writers send KV, and are
 // decoded from the commit on, like those that the chain has read itself.
 //
-// A grant stands on every rank's lease table (common/kv/lease_table.h) before anybody has its
-// ticket, and counts as committed when every rank says so. With that it is revoked: nothing is
-// written any more, and a writer that asks again is told that it is over. A request's pages come
-// free when every rank has drained its grant and every stage has closed it. So no late write meets
-// another owner's page.
+// A grant stands on every member's lease table (common/kv/lease_table.h), for its own layers and
+// heads, before anybody has its ticket, and counts as committed when every member says so. With
+// that it is revoked: nothing is written any more, and a writer that asks again is told that it is
+// over. A request's pages come free when every member has drained its grant and every stage has
+// closed it. So no late write meets another owner's page, on any stage.
 //
 // Grants go out between plans, in the order of turns, as soon as there is room: a ticket waits for
 // no step. Their room is a place, a slot, and pages as for any prompt. What gives way with a ticket
@@ -28,9 +28,6 @@
 namespace baton::prefill {
 namespace {
 
-RankSet BitOf(int rank) { return RankSet{1} << rank; }
-RankSet AllRanks(int ranks) { return ~RankSet{0} >> (kMaxTensorRanks - ranks); }
-
 // The last stage's rank 0, in whatever order they are named.
 const std::string& WhoDraws(const std::vector<KvWriter>& writers, int layers) {
   return std::find_if(writers.begin(), writers.end(),
@@ -40,11 +37,19 @@ const std::string& WhoDraws(const std::vector<KvWriter>& writers, int layers) {
       ->instance.id;
 }
 
-// Whether it had not been said yet.
-bool Strike(RankSet& left, int rank) {
-  const bool was_left = (left & BitOf(rank)) != 0;
-  left &= ~BitOf(rank);
-  return was_left;
+// Each stage's; one alone has all.
+std::vector<LayerRange> LayersOf(const ChainUp& up, int layers) {
+  if (up.stages == 1) return {{0, layers}};
+  std::vector<LayerRange> of_stages;
+  int begin = 0;
+  for (const int count : up.stage_layers) {
+    of_stages.push_back({begin, begin + count});
+    begin += count;
+  }
+  BATON_CHECK(static_cast<int>(of_stages.size()) == up.stages && begin == layers)
+      << of_stages.size() << " of " << up.stages << " stages have " << begin << " of " << layers
+      << " layers";
+  return of_stages;
 }
 
 }  // namespace
@@ -52,8 +57,10 @@ bool Strike(RankSet& left, int rank) {
 // What is left of the last epoch's grants was drained before this one began.
 void ChainPlanner::State::BeginGrants(const ChainUp& event) {
   if (limits.granting.id.empty()) return;
-  BATON_CHECK(event.stages == 1 && static_cast<int>(event.followers.size()) == event.ranks - 1)
+  const int others = event.stages * event.ranks - 1;
+  BATON_CHECK(static_cast<int>(event.followers.size()) == others)
       << event.stages << " stages, " << event.followers.size() << " followers";
+  granted_layers = LayersOf(event, limits.layers);
   followers = event.followers;
   last_generation = std::max(last_generation, event.newest_generation);
   grants.clear();
@@ -83,28 +90,30 @@ bool ChainPlanner::State::GrantNext(int64_t now_us) {
   Request& request = requests.at(attempt_id);
   if (request.tokens != nullptr) request.match = MatchOf(request);
   Open(attempt_id, now_us);
-  request.closed.assign(done.size() * static_cast<size_t>(ranks), true);
+  request.closed.assign(static_cast<size_t>(members()), true);
   request.computed_tokens = 0;
   reused_pages_total += static_cast<uint64_t>(request.prefix.pages);
   Grant& grant = request.grant.emplace(Grant{});
   grant.slot = free_slots.front();
   free_slots.pop_front();
   grant.generation = ++last_generation;
-  grant.not_committed = grant.not_drained = AllRanks(ranks);
-  grant.not_granted = AllRanks(ranks) & ~BitOf(0);
+  grant.not_granted = grant.not_committed = grant.not_drained = MembersLeft(members());
+  grant.not_granted.Strike(0);
   grants.emplace(grant.generation, attempt_id);
   const auto prompt_end = request.pages.begin() + PagesFor(request.prompt_tokens);
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int member = 0; member < members(); ++member) {
     GrantKv action;
-    action.rank = rank;
+    action.member = member;
     action.grant.slot = grant.slot;
     action.grant.generation = grant.generation;
     action.grant.pages.assign(request.pages.begin(), prompt_end);
     action.grant.first_page = request.prefix.pages;
-    action.grant.writers = WritersTo(request.writers, limits.kv_heads, {rank, ranks});
+    action.grant.writers =
+        WritersTo(request.writers, limits.kv_heads,
+                  {granted_layers[static_cast<size_t>(member / ranks)], {member % ranks, ranks}});
     Emit(std::move(action));  // Without a deadline, which the planner sees to.
   }
-  if (grant.not_granted == 0) GiveTicket(attempt_id, request);
+  if (grant.not_granted.none()) GiveTicket(attempt_id, request);
   return true;
 }
 
@@ -118,6 +127,7 @@ void ChainPlanner::State::GiveTicket(uint64_t attempt_id, Request& request) {
   ticket.prompt_pages = PagesFor(request.prompt_tokens);
   ticket.first_page = request.prefix.pages;
   ticket.followers = followers;
+  if (granted_layers.size() > 1) ticket.stages = granted_layers;
   Emit(HandOutTicket{attempt_id, std::move(ticket)});
 }
 
@@ -133,47 +143,48 @@ ChainPlanner::State::Request* ChainPlanner::State::HolderOf(uint32_t slot, uint6
   return request.grant->revoked ? nullptr : &request;
 }
 
-void ChainPlanner::State::On(const RankGranted& event, int64_t /*now_us*/) {
+void ChainPlanner::State::On(const MemberGranted& event, int64_t /*now_us*/) {
   uint64_t attempt_id = 0;
   Request* const request = HolderOf(event.slot, event.generation, attempt_id);
   if (request == nullptr) return;
-  if (Strike(request->grant->not_granted, event.rank) && request->grant->not_granted == 0) {
+  MembersLeft& left = request->grant->not_granted;
+  if (left.Strike(event.member) && left.none()) {
     GiveTicket(attempt_id, *request);
   }
 }
 
 void ChainPlanner::State::On(const KvHeard& event, int64_t now_us) {
   if (const auto* committed = std::get_if<KvCommitted>(&event.event)) {
-    HeardCommitted(event.rank, *committed, now_us);
+    HeardCommitted(event.member, *committed, now_us);
   } else if (const auto* failed = std::get_if<KvFailed>(&event.event)) {
     uint64_t attempt_id = 0;
     if (HolderOf(failed->slot, failed->generation, attempt_id) != nullptr) {
       Fail(attempt_id, failed->status);
     }
   } else {
-    HeardDrained(event.rank, std::get<KvDrained>(event.event));
+    HeardDrained(event.member, std::get<KvDrained>(event.event));
   }
 }
 
-// The first token is the one that rank 0 has: the last stage's rank 0 has heads for it, and says
-// the same to all.
-void ChainPlanner::State::HeardCommitted(int rank, const KvCommitted& event, int64_t now_us) {
+// The first token is the one that the last stage's rank 0 has, which draws those behind it: the
+// writing chain's last stage has layers and heads for it.
+void ChainPlanner::State::HeardCommitted(int member, const KvCommitted& event, int64_t now_us) {
   uint64_t attempt_id = 0;
   Request* const request = HolderOf(event.slot, event.generation, attempt_id);
-  if (request == nullptr || !Strike(request->grant->not_committed, rank)) return;
-  if (rank == 0) {
-    BATON_CHECK(event.first_token.has_value()) << "rank 0's table demands the first token";
-    request->grant->first_token = *event.first_token;
-  }
-  if (request->grant->not_committed == 0) {
+  if (request == nullptr || !request->grant->not_committed.Strike(member)) return;
+  if (member == WhoDrawsHere()) request->grant->first_token = event.first_token;
+  if (request->grant->not_committed.none()) {
     Commit(attempt_id, *request, now_us);
   } else {
-    Covered<"planner: a rank has its KV before another one">();
+    Covered<"planner: a member has its KV before another one">();
   }
 }
 
 void ChainPlanner::State::Commit(uint64_t attempt_id, Request& request, int64_t now_us) {
-  const SampledToken first = request.grant->first_token;
+  if (!request.grant->first_token.has_value()) {  // Its table demands one; its report lost it.
+    return Fail(attempt_id, absl::InternalError("the KV is here without the first token"));
+  }
+  const SampledToken first = *request.grant->first_token;
   if (first.token < 0 || first.token >= limits.vocab_size) {
     Covered<"planner: a first token is outside the vocabulary">();
     return Fail(attempt_id, WithLeg(absl::InternalError(absl::StrCat(
@@ -195,14 +206,14 @@ void ChainPlanner::State::Revoke(Request& request) {
   Emit(RevokeKv{request.grant->slot, request.grant->generation});
 }
 
-void ChainPlanner::State::HeardDrained(int rank, const KvDrained& event) {
+void ChainPlanner::State::HeardDrained(int member, const KvDrained& event) {
   const auto found = grants.find(event.generation);
   if (found == grants.end()) return;  // It is an older epoch's.
   const uint64_t attempt_id = found->second;
   Request& request = requests.at(attempt_id);
   BATON_CHECK(request.grant->slot == event.slot && request.grant->revoked)
       << "generation " << event.generation << " of slot " << event.slot << " was not revoked";
-  if (!Strike(request.grant->not_drained, rank) || request.grant->not_drained != 0) return;
+  if (!request.grant->not_drained.Strike(member) || !request.grant->not_drained.none()) return;
   free_slots.push_back(event.slot);
   grants.erase(found);
   request.grant.reset();
@@ -212,7 +223,7 @@ void ChainPlanner::State::HeardDrained(int rank, const KvDrained& event) {
 // The stages hear of it with its first decode step.
 void ChainPlanner::State::Tell(uint64_t attempt_id, Request& request, Plan& plan) {
   request.told = true;
-  request.closed.assign(done.size() * static_cast<size_t>(ranks), false);
+  request.closed.assign(static_cast<size_t>(members()), false);
   request.new_page = -1;
   plan.opens.push_back(
       {attempt_id, std::nullopt, request.pages, request.prompt_tokens, request.prompt_tokens, {}});
@@ -237,8 +248,8 @@ const char* ChainPlanner::State::WhatItAwaits(const Request& request) const {
   }
   if (!request.open) return "while waiting for pages";
   if (request.writers.empty()) return "while decoding";
-  return request.grant->not_granted != 0
-             ? "while waiting for the other ranks to take the prompt's KV"
+  return !request.grant->not_granted.none()
+             ? "while waiting for all of the service to take the prompt's KV"
              : "while waiting for the prompt's KV";
 }
 
@@ -259,7 +270,7 @@ absl::Status ChainPlanner::State::CheckGrants() const {
                                               request.grant->generation,
                                               " don't belong to each other"));
     }
-    if (request.drawn() > 0 && request.grant->not_committed != 0) {
+    if (request.drawn() > 0 && !request.grant->not_committed.none()) {
       return absl::InternalError(
           absl::StrCat("I3: attempt ", attempt_id, " has a token before its commit"));
     }

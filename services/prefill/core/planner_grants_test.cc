@@ -4,81 +4,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "services/prefill/core/planner_fixture.h"
+#include "services/prefill/core/planner_grants_fixture.h"
 
 namespace baton::prefill {
 namespace {
 
 using Ids = std::vector<int32_t>;
-
-const InstanceRef kSelf{"decode-0", 100};
-const std::vector<KvWriter> kWriters{{{"prefill-0", 1}, {0, 2}}, {{"prefill-1", 2}, {2, 6}}};
-
-class GrantsTest : public DecodingTest {
- protected:
-  static PlannerLimits Granting(bool caches = false) {
-    PlannerLimits limits = Decoding();
-    limits.granting = kSelf;
-    limits.layers = 6;
-    limits.kv_heads = 2;
-    limits.name = "decode service";
-    limits.caches = caches;
-    return limits;
-  }
-  explicit GrantsTest(const PlannerLimits& limits = Granting()) : DecodingTest(limits) {}
-
-  void Up(int pages = 64, int ranks = 1, uint64_t newest = 0) {
-    ChainUp up{kEpoch, 1, pages};
-    up.ranks = ranks;
-    for (int rank = 1; rank < ranks; ++rank) {
-      up.followers.push_back({absl::StrCat("decode-0-", rank), 7});
-    }
-    up.newest_generation = newest;
-    Send(up);
-  }
-  static StartRequested Request(uint64_t attempt, int tokens = 20, int max_tokens = 5) {
-    StartRequested start{attempt, tokens};
-    start.stop = {.max_tokens = max_tokens, .eos_ids = {kEos}};
-    start.writers = kWriters;
-    return start;
-  }
-  static StartRequested Cached(uint64_t attempt, int tokens, int max_tokens = 5) {
-    StartRequested start = Request(attempt, tokens, max_tokens);
-    start.tokens = std::make_shared<const Ids>(static_cast<size_t>(tokens), 9);
-    return start;
-  }
-  // Expects a ticket at once.
-  Ticket Reserve(const StartRequested& request) {
-    Send(request);
-    const auto tickets = All<HandOutTicket>();
-    EXPECT_EQ(tickets.size(), 1u);
-    return tickets.empty() ? Ticket{} : tickets[0].ticket;
-  }
-  void Commit(const Ticket& ticket, int32_t token = 41, int rank = 0) {
-    std::optional<SampledToken> first;
-    if (rank == 0) first = SampledToken{token, -1, {}};
-    Send(KvHeard{rank, KvCommitted{ticket.slot, ticket.generation, first, 0}});
-  }
-  void Drain(const Ticket& ticket, int rank = 0) {
-    Send(KvHeard{rank, KvDrained{ticket.slot, ticket.generation}});
-  }
-  Ticket Decoding1(const StartRequested& request) {
-    Ticket ticket = Reserve(request);
-    Commit(ticket);
-    Drain(ticket);
-    return ticket;
-  }
-  void Step(int32_t token = 41) {
-    ASSERT_LT(done_, plans_.size());
-    const Plan plan = plans_[done_++];
-    Drawn(0, plan, token);
-  }
-  int used() const { return planner_->load().owned_pages; }
-
-  size_t done_ = 0;  // Plans.
-};
 
 TEST_F(GrantsTest, FromTheTicketToTheLastToken) {
   Up();
@@ -267,17 +199,6 @@ TEST_F(GrantsTest, WhatWasNotCommittedIsNotCached) {
 
 // ---- Growth ----
 
-class GrowingGrantsTest : public GrantsTest {
- protected:
-  static PlannerLimits Growing() {
-    PlannerLimits limits = Granting();
-    limits.reserved_decode_tokens = 1;
-    return limits;
-  }
-  GrowingGrantsTest() : GrantsTest(Growing()) {}
-  bool RetractedOnce() const { return planner_->load().retractions_total == 1; }
-};
-
 TEST_F(GrowingGrantsTest, WhatCannotBeReadHereHasItsPagesAtOnce) {
   Up();
   StartRequested blind = Request(1, 15, 34);
@@ -349,83 +270,6 @@ TEST_F(GrowingGrantsTest, ATextThatNoStageKnowsGivesWayAtOnce) {
   ASSERT_EQ(plans_.size(), 2u) << "the first one goes on at once";
   EXPECT_GE(plans_[1].items.at(0).new_page, 0);
   EXPECT_EQ(planner_->load().queued, 1);
-}
-
-// ---- Ranks ----
-
-TEST_F(GrantsTest, ATicketWaitsForEveryRank) {
-  Up(64, 2);
-  Send(Request(1));
-  const std::vector<GrantKv> grants = All<GrantKv>();
-  ASSERT_EQ(grants.size(), 2u);
-  EXPECT_EQ(grants[1].rank, 1);
-  EXPECT_EQ(grants[0].grant.pages, grants[1].grant.pages);
-  EXPECT_TRUE(All<HandOutTicket>().empty());
-  const KvGrant grant = grants[0].grant;
-  Send(RankGranted{1, grant.slot, grant.generation});
-  ASSERT_EQ(All<HandOutTicket>().size(), 1u);
-  const Ticket ticket = All<HandOutTicket>()[0].ticket;
-  EXPECT_EQ(ticket.followers, (std::vector<InstanceRef>{{"decode-0-1", 7}}));
-  Commit(ticket, 41, /*rank=*/1);
-  EXPECT_TRUE(All<DeliverToken>().empty()) << "rank 0 lacks its heads";
-  Commit(ticket);
-  EXPECT_EQ(All<DeliverToken>().size(), 1u);
-  Drain(ticket);
-  Send(AbortRequested{1, absl::CancelledError("client")});
-  Send(StagePlanDone{0, kEpoch, {1, 10, 1}, 0});
-  Send(StagePlanDone{0, kEpoch, {1, 10, 1}, 1});
-  Send(StagePlanDone{0, kEpoch, {2, 10, 1}, 0});
-  Send(StagePlanDone{0, kEpoch, {2, 10, 1}, 1});
-  Closed(0, 1);
-  Send(StageRequestClosed{0, kEpoch, {1, absl::OkStatus(), 0, 0, 0}, 1});
-  EXPECT_EQ(used(), 2) << "rank 1 has not drained it";
-  Drain(ticket, 1);
-  EXPECT_EQ(used(), 0);
-}
-
-// Its ticket is not handed out, so no chain reads its prompt: it is granted pages again.
-TEST_F(GrowingGrantsTest, AGrantWithoutATicketIsGrantedAgain) {
-  Up(3, 2);
-  Send(Request(1, 15, 20));
-  const KvGrant first = All<GrantKv>().at(0).grant;
-  Send(RankGranted{1, first.slot, first.generation});
-  const Ticket ticket = All<HandOutTicket>().at(0).ticket;
-  Commit(ticket, 41, 1);
-  Commit(ticket);
-  Drain(ticket);
-  Drain(ticket, 1);
-  Send(Request(2, 20, 2));
-  const KvGrant second = All<GrantKv>().at(0).grant;
-  while (!RetractedOnce()) {
-    const Plan plan = plans_.at(done_++);
-    Send(StagePlanDone{0, kEpoch, {plan.number, 10, 1}, 1});
-    Drawn(0, plan, 41);
-  }
-  Send(KvHeard{0, KvDrained{second.slot, second.generation}});
-  Send(KvHeard{1, KvDrained{second.slot, second.generation}});
-  EXPECT_EQ(planner_->load().queued, 1);
-  Send(AbortRequested{1, absl::CancelledError("client")});
-  while (done_ < plans_.size()) {
-    const Plan plan = plans_.at(done_++);
-    Send(StagePlanDone{0, kEpoch, {plan.number, 10, 1}, 1});
-    Drawn(0, plan, 41);
-  }
-  Closed(0, 1);
-  Send(StageRequestClosed{0, kEpoch, {1, absl::OkStatus(), 0, 0, 0}, 1});
-  ASSERT_EQ(All<GrantKv>().size(), 2u);
-  EXPECT_GT(All<GrantKv>()[0].grant.generation, second.generation);
-}
-
-TEST_F(GrantsTest, GenerationsGoOnFromWhatRanksHaveHad) {
-  Up(64, 2, /*newest=*/41);
-  Send(Request(1));
-  EXPECT_EQ(All<GrantKv>().at(0).grant.generation, 42u);
-  Send(ChainDown{absl::UnavailableError("a rank is lost")});
-  EXPECT_EQ(finished_.size(), 1u);
-  Send(KvHeard{0, KvDrained{0, 42}});
-  Up();
-  Send(Request(2));
-  EXPECT_EQ(All<GrantKv>().at(0).grant.generation, 43u);
 }
 
 }  // namespace

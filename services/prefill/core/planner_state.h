@@ -72,19 +72,37 @@ class RankTally {
   std::map<uint64_t, PlanDone> open_;  // That some rank is done with; as many as are in flight.
 };
 
-// Ranks that have not said something yet: a bit each.
-using RankSet = uint64_t;
+// Members of a chain that have not said something yet.
+class MembersLeft {
+ public:
+  MembersLeft() = default;
+  explicit MembersLeft(int members) : left_(static_cast<size_t>(members), true), count_(members) {}
+
+  // Whether it had not been said yet.
+  bool Strike(int member) {
+    const auto at = static_cast<size_t>(member);
+    if (!left_.at(at)) return false;
+    left_[at] = false;
+    --count_;
+    return true;
+  }
+  bool none() const { return count_ == 0; }
+
+ private:
+  std::vector<bool> left_;
+  int count_ = 0;
+};
 
 struct ChainPlanner::State {
-  // From a request's admission until every rank has drained it.
+  // From a request's admission until every member has drained it.
   struct Grant {
     uint32_t slot = 0;
     uint64_t generation = 0;
-    RankSet not_granted = 0;  // But for rank 0.
-    RankSet not_committed = 0;
-    RankSet not_drained = 0;
+    MembersLeft not_granted;
+    MembersLeft not_committed;
+    MembersLeft not_drained;
     bool revoked = false;
-    SampledToken first_token;  // As rank 0's table has committed it.
+    std::optional<SampledToken> first_token;  // As the table of who draws has committed it.
   };
 
   struct Request {
@@ -224,7 +242,7 @@ struct ChainPlanner::State {
   void ReleasePages(Request& request);
 
   // planner_grants.cc
-  void On(const RankGranted& event, int64_t now_us);
+  void On(const MemberGranted& event, int64_t now_us);
   void On(const KvHeard& event, int64_t now_us);
   void BeginGrants(const ChainUp& event);
   absl::Status CheckGrants() const;
@@ -232,8 +250,10 @@ struct ChainPlanner::State {
   bool GrantNext(int64_t now_us);
   void GiveTicket(uint64_t attempt_id, Request& request);
   Request* HolderOf(uint32_t slot, uint64_t generation, uint64_t& attempt_id);
-  void HeardCommitted(int rank, const KvCommitted& event, int64_t now_us);
-  void HeardDrained(int rank, const KvDrained& event);
+  void HeardCommitted(int member, const KvCommitted& event, int64_t now_us);
+  void HeardDrained(int member, const KvDrained& event);
+  int members() const { return static_cast<int>(done.size()) * ranks; }
+  int WhoDrawsHere() const { return members() - ranks; }  // The last stage's rank 0.
   void Commit(uint64_t attempt_id, Request& request, int64_t now_us);
   void Revoke(Request& request);
   void Tell(uint64_t attempt_id, Request& request, Plan& plan);
@@ -368,6 +388,7 @@ struct ChainPlanner::State {
   std::map<uint64_t, uint64_t> grants;  // Generation -> attempt, until it is drained: by age.
   std::deque<uint32_t> free_slots;
   std::vector<InstanceRef> followers;
+  std::vector<LayerRange> granted_layers;  // By stage.
   uint64_t last_generation = 0;
   uint64_t reused_pages_total = 0;
   // The queue's head found too little when this was so, and looks again when it is not, since

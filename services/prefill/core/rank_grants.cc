@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/coverage.h"
 #include "common/base/status.h"
-#include "common/kv/head_routes.h"
 
 namespace baton::prefill {
 
@@ -34,15 +33,16 @@ absl::Status RankGrants::Check(const KvGrant& grant) const {
   }
   for (const KvWriter& writer : grant.writers) {
     const LayerRange layers = writer.layers;
+    const LayerRange own = limits_.place.layers;
     const bool known =
-        layers.begin >= 0 && layers.end > layers.begin && layers.end <= limits_.layers;
-    const bool sound =
-        known && HeadRoutes(limits_.kv_heads, writer.tensor_rank.size, limits_.rank.size).ok();
-    if (sound && RouteBetween(limits_.kv_heads, writer.tensor_rank, limits_.rank)) continue;
+        layers.begin >= own.begin && layers.end > layers.begin && layers.end <= own.end;
+    const int ranks = limits_.place.rank.size;
+    const bool sound = known && HeadRoutes(limits_.kv_heads, writer.tensor_rank.size, ranks).ok();
+    if (sound && RouteBetween(limits_.kv_heads, writer.tensor_rank, limits_.place.rank)) continue;
     return InvalidField(
         "grant.writers",
-        absl::StrCat(writer.instance.id, " has layers [", layers.begin, ", ", layers.end, ") of ",
-                     limits_.layers, ", or no heads for this rank"));
+        absl::StrCat(writer.instance.id, " sends layers [", layers.begin, ", ", layers.end,
+                     ") to one with [", own.begin, ", ", own.end, "), or has no heads for it"));
   }
   return absl::OkStatus();
 }

@@ -1,10 +1,10 @@
-// What a rank's lease table has been told to take, until nothing writes there any more. On the rank
-// that plans and on every other one of a chain that is granted KV; an epoch ends with all that it
-// has brought, and the next one begins when nothing of it is left.
+// What a process's lease table has been told to take, until nothing writes there any more. On the
+// member that plans and on every other one of a chain that is granted KV; an epoch ends with all
+// that it has brought, and the next one begins when nothing of it is left.
 //
 // Grants come from another process, and the table holds those who give them to their promises. So
 // each is checked against what came before it; one that makes no sense ends the epoch, since the
-// ranks don't agree any more on what they hold.
+// members don't agree any more on what they hold.
 #ifndef SERVICES_PREFILL_CORE_RANK_GRANTS_H_
 #define SERVICES_PREFILL_CORE_RANK_GRANTS_H_
 
@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/kv/head_routes.h"
 #include "common/kv/lease_table.h"
 #include "common/types/instance.h"
 
@@ -31,9 +32,8 @@ class KvInlet {
 };
 
 struct RankGrantLimits {
-  TensorRank rank;
+  KvPlace place;
   int kv_heads = 0;  // The model's.
-  int layers = 0;    // The model's.
   int page_count = 0;
   int slots = 0;
 };

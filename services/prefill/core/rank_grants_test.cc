@@ -25,7 +25,7 @@ class RankGrantsTest : public testing::Test {
  protected:
   // Rank 1 of two, of a model with two heads and six layers.
   static constexpr RankGrantLimits kLimits{
-      .rank = {1, 2}, .kv_heads = 2, .layers = 6, .page_count = 8, .slots = 2};
+      .place = {{0, 6}, {1, 2}}, .kv_heads = 2, .page_count = 8, .slots = 2};
   static KvGrant Some(uint64_t generation, uint32_t slot = 0) {
     return {.slot = slot,
             .generation = generation,
@@ -86,6 +86,16 @@ TEST_F(RankGrantsTest, WhatMakesNoSenseIsRefused) {
   EXPECT_TRUE(inlet_.calls.empty());
   EXPECT_EQ(FieldOf(grants_.Revoke(0, 4)), "revoke");
   EXPECT_EQ(field([](KvGrant&) {}), "none");
+}
+
+// A stage takes its own layers alone.
+TEST_F(RankGrantsTest, AWriterHasLayersOfThisStage) {
+  RankGrants stage({.place = {{2, 4}, {1, 2}}, .kv_heads = 2, .page_count = 8, .slots = 2},
+                   &inlet_);
+  EXPECT_EQ(FieldOf(stage.Grant(Some(4))), "grant.writers");
+  KvGrant clipped = Some(4);
+  clipped.writers[0].layers = {3, 4};
+  EXPECT_TRUE(stage.Grant(clipped).ok());
 }
 
 }  // namespace

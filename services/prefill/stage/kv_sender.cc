@@ -35,19 +35,20 @@ absl::Status Blame(const absl::Status& status, const InstanceRef& decode, const 
 KvOutboxOptions OutboxOptions(const Executor& executor) {
   KvOutboxOptions options;
   options.page_bytes = executor.kv().PageBytes();
+  options.layers = {executor.kv().layer_begin, executor.kv().layer_end};
   options.tensor_rank = executor.tensor_rank();
   options.kv_heads = executor.config().num_key_value_heads;
   return options;
 }
 
-// Where what a message carries lies: one piece if it has all heads of its pages, which are then
+// Where what a message carries lies: one piece if it has all of its pages, which are then
 // neighbours.
 std::vector<KvPiece> PiecesOf(const SendKvMessage& message, const KvGeometry& kv) {
   const LayerRange layers{kv.layer_begin, kv.layer_end};
   const size_t of_each = message.bytes / static_cast<size_t>(message.page_count);
-  const std::vector<PageRun> runs =
-      MessageRuns(layers, message.heads, {layers, kv.kv_heads, kv.HeadBytes(), kv.planes},
-                  kv.head_begin, message.offset_bytes, of_each);
+  const std::vector<PageRun> runs = MessageRuns(message.box.layers, message.box.heads,
+                                                {layers, kv.kv_heads, kv.HeadBytes(), kv.planes},
+                                                kv.head_begin, message.offset_bytes, of_each);
   std::vector<KvPiece> pieces;
   for (int page = 0; page < message.page_count; ++page) {
     for (const PageRun& run : runs) {
@@ -69,9 +70,7 @@ std::vector<KvPiece> PiecesOf(const SendKvMessage& message, const KvGeometry& kv
 }  // namespace
 
 KvSender::KvSender(Options options)
-    : options_(std::move(options)),
-      layers_{options_.executor->kv().layer_begin, options_.executor->kv().layer_end},
-      outbox_(OutboxOptions(*options_.executor)) {}
+    : options_(std::move(options)), outbox_(OutboxOptions(*options_.executor)) {}
 
 absl::Status KvSender::Start() {
   return options_.data_plane->Register(MessageKind::kKvControl, this);
@@ -174,7 +173,7 @@ void KvSender::Perform(const SendKvMessage& action) {
   header.generation = ticket.generation;
   header.decode_incarnation = action.decode.incarnation;
   header.writer_incarnation = options_.self.incarnation;
-  header.layers = layers_;
+  header.layers = action.box.layers;
   header.first_page = action.first_page;
   header.page_count = action.page_count;
   header.part = action.part;
@@ -200,7 +199,7 @@ void KvSender::Perform(const SendCommitMessage& action) {
   commit.decode_incarnation = action.decode.incarnation;
   commit.writer_incarnation = options_.self.incarnation;
   commit.writer_id = options_.self.id;
-  commit.layers = layers_;
+  commit.layers = action.layers;
   commit.page_count = ticket.prompt_pages;
   commit.checksum_sum = action.checksum_sum;
   commit.has_first_token = action.first_token.has_value();

@@ -81,7 +81,6 @@ class KvSender final : public MessageHandler {
                     const absl::Status& status);
 
   const Options options_;
-  const LayerRange layers_;
   KvOutbox outbox_;
   // A message may end at once, while it is being sent: what comes of that waits its turn.
   SerialEvents<std::vector<KvOutboxAction>> actions_{

@@ -10,7 +10,6 @@ namespace baton::router {
 namespace {
 
 constexpr int kMaxLayers = 4096;
-constexpr int kMaxStages = 64;  // As --pp-size.
 
 std::string Text(const LayerRange& range) {
   return absl::StrCat("[", range.begin, ", ", range.end, ")");
@@ -66,14 +65,15 @@ absl::Status CheckLayers(const WorkerInfo& worker) {
     return InvalidField(
         "layers", absl::StrCat(Text(range), " is not a range of the model's ", layers, " layers"));
   }
-  const bool first = worker.role == Role::kDecode || worker.pp_rank == 0;
-  const bool last = worker.role == Role::kDecode || worker.pp_rank == worker.pp_size - 1;
+  const bool first = worker.pp_rank == 0;
+  const bool last = worker.pp_rank == worker.pp_size - 1;
+  const bool whole = worker.role == Role::kDecode && worker.pp_size == 1;
   if ((first && range.begin != 0) || (last && range.end != layers)) {
     return InvalidField(
         "layers", absl::StrCat(Text(range), " of ", layers, " layers: ",
-                               worker.role == Role::kDecode ? "a decode service holds them all"
-                               : first && range.begin != 0  ? "stage 0 begins with layer 0"
-                                                            : "the last stage ends the model"));
+                               whole ? "a decode service of one stage holds them all"
+                               : first && range.begin != 0 ? "stage 0 begins with layer 0"
+                                                           : "the last stage ends the model"));
   }
   return absl::OkStatus();
 }
@@ -81,7 +81,7 @@ absl::Status CheckLayers(const WorkerInfo& worker) {
 // Within its chain or decode service.
 std::string Place(const WorkerInfo& worker) {
   std::string rank = absl::StrCat("tensor-parallel rank ", worker.tensor_rank.rank);
-  if (worker.role == Role::kDecode) return rank;
+  if (worker.role == Role::kDecode && worker.pp_size == 1) return rank;
   const std::string stage = absl::StrCat("rank ", worker.pp_rank);
   return worker.tensor_rank.alone() ? stage : absl::StrCat(stage, ", ", rank);
 }
@@ -98,7 +98,7 @@ absl::Status CheckShape(const std::string& of_grid, const WorkerInfo& joining,
   const auto differ = [&](const char* property, const std::string& left, const std::string& right) {
     return Mismatch(property + of_grid, joining, left, member, right);
   };
-  if (chain && joining.pp_size != member.pp_size) {
+  if (joining.pp_size != member.pp_size) {
     return differ("pp_size", absl::StrCat(joining.pp_size), absl::StrCat(member.pp_size));
   }
   if (joining.tensor_rank.size != member.tensor_rank.size) {
@@ -125,11 +125,11 @@ absl::Status CheckShape(const std::string& of_grid, const WorkerInfo& joining,
   return absl::OkStatus();
 }
 
-absl::Status CheckLayersOf(const std::string& chain, const WorkerInfo& joining,
+absl::Status CheckLayersOf(const std::string& of_grid, const WorkerInfo& joining,
                            const WorkerInfo& member) {
   if (joining.pp_rank == member.pp_rank) {
     if (joining.layers == member.layers) return absl::OkStatus();
-    return Mismatch(absl::StrCat("layers of rank ", joining.pp_rank, chain), joining,
+    return Mismatch(absl::StrCat("layers of rank ", joining.pp_rank, of_grid), joining,
                     Text(joining.layers), member, Text(member.layers));
   }
   const bool before = joining.pp_rank < member.pp_rank;
@@ -139,7 +139,7 @@ absl::Status CheckLayersOf(const std::string& chain, const WorkerInfo& joining,
   if (left.layers.end > right.layers.begin ||
       (neighbours && left.layers.end != right.layers.begin)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "layers", chain, left.layers.end > right.layers.begin ? " overlap: " : " leave a gap: ",
+        "layers", of_grid, left.layers.end > right.layers.begin ? " overlap: " : " leave a gap: ",
         joining.instance.id, " (", Place(joining), ") has ", Text(joining.layers), ", ",
         member.instance.id, " (", Place(member), ") has ", Text(member.layers)));
   }
@@ -173,21 +173,21 @@ absl::Status CheckWellFormed(const WorkerInfo& worker) {
         "fingerprint.oldest_protocol_version",
         absl::StrCat("must not be above protocol_version, is ", Versions(worker.fingerprint)));
   }
-  if (worker.role == Role::kPrefill) {
-    if (worker.chain_id.empty()) return InvalidField("chain_id", "is empty");
-    if (worker.pp_size < 1 || worker.pp_size > kMaxStages) {
-      return InvalidField("pp_size",
-                          absl::StrCat("must be from 1 to ", kMaxStages, ", is ", worker.pp_size));
-    }
-    if (worker.pp_rank < 0 || worker.pp_rank >= worker.pp_size) {
-      return InvalidField("pp_rank", absl::StrCat("must be from 0 to pp_size - 1 = ",
-                                                  worker.pp_size - 1, ", is ", worker.pp_rank));
-    }
+  if (worker.role == Role::kPrefill && worker.chain_id.empty()) {
+    return InvalidField("chain_id", "is empty");
+  }
+  if (worker.pp_size < 1 || worker.pp_size > kMaxStages) {
+    return InvalidField("pp_size",
+                        absl::StrCat("must be from 1 to ", kMaxStages, ", is ", worker.pp_size));
+  }
+  if (worker.pp_rank < 0 || worker.pp_rank >= worker.pp_size) {
+    return InvalidField("pp_rank", absl::StrCat("must be from 0 to pp_size - 1 = ",
+                                                worker.pp_size - 1, ", is ", worker.pp_rank));
   }
   if (worker.role == Role::kDecode && worker.decodes) {
     return InvalidField("decodes", "is for workers of prefill chains");
   }
-  if (worker.role == Role::kDecode && !worker.tensor_rank.alone() && worker.decode_id.empty()) {
+  if (worker.role == Role::kDecode && worker.places() > 1 && worker.decode_id.empty()) {
     return InvalidField("decode_id", "is empty");
   }
   BATON_RETURN_IF_ERROR(CheckLayers(worker));
@@ -272,7 +272,7 @@ absl::Status CheckPlace(const WorkerInfo& joining, const WorkerInfo& member) {
         absl::StrCat(Place(joining), of_grid, " is taken: ", joining.instance.id, " wants it, ",
                      member.instance.id, " has it and is alive"));
   }
-  return chain ? CheckLayersOf(of_grid, joining, member) : absl::OkStatus();
+  return CheckLayersOf(of_grid, joining, member);
 }
 
 }  // namespace baton::router

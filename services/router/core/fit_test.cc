@@ -63,7 +63,7 @@ TEST(WellFormedTest, StagesAndDecodeServicesHoldTheirShareOfTheLayers) {
   const WorkerInfo first = TestStage("c0", 0, 2);
   const WorkerInfo middle = Changed(TestStage("c0", 1, 2), [](auto& w) { w.pp_size = 3; });
   const WorkerInfo last = TestStage("c0", 1, 2);
-  const WorkerInfo decode = Changed(TestDecode("d0"), [](auto& w) { w.pp_rank = 5; });
+  const WorkerInfo decode = TestDecode("d0");
   const std::vector<std::pair<WorkerInfo, LayerRange>> wrong = {
       {first, {1, 2}}, {middle, {2, 2}}, {middle, {2, 5}}, {middle, {-1, 2}},
       {last, {2, 3}},  {decode, {0, 2}}, {decode, {2, 4}},

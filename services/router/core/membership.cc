@@ -288,7 +288,7 @@ const Worker* Membership::Find(const InstanceRef& instance) const {
 
 int Membership::UsablePages(const WorkerInfo& member) const {
   int pages = member.page_count;
-  if (member.role != Role::kDecode || member.tensor_rank.alone()) return pages;
+  if (member.role != Role::kDecode || member.places() == 1) return pages;
   const auto grid = grids_.find(member.grid());
   if (grid == grids_.end()) return pages;
   for (const Worker* rank : grid->second) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "services/router/core/fit.h"
 #include "services/router/core/membership_ranks_fixture.h"
 
 namespace baton::router {
@@ -282,14 +283,51 @@ TEST_F(MembershipDecodeRanksTest, RanksThatCantBeAreRefusedByField) {
   EXPECT_EQ(FieldOf(Join(unnamed)), "decode_id");
 }
 
-// A decode process's place in a chain is ignored.
-TEST_F(MembershipDecodeRanksTest, StagesOfADecodeRankMeanNothing) {
-  std::vector<WorkerInfo> service = Service();
-  service[0].pp_size = 0;
-  service[1].pp_rank = 5;
-  service[1].chain_id = "c0";
-  JoinAll(Together({TestStage("c0", 0, 1)}, service));
-  EXPECT_THAT(members_.ReadyPairs(), SizeIs(1));
+// ---- Stages ----
+
+TEST_F(MembershipDecodeRanksTest, AServiceIsWholeWithEachOfItsStages) {
+  const WorkerInfo chain = TestStage("c0", 0, 1);
+  JoinAll({chain, TestDecodeStage(1)});
+  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
+  EXPECT_EQ(members_.WhatIsMissing(), "decode service 0 lacks rank 0 of 2");
+  JoinAll({TestDecodeStage(0)});
+  BeatAll({chain, TestDecodeStage(1)});
+  ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
+  EXPECT_EQ(members_.ReadyPairs()[0].decode.id, "d0-0");
+  EXPECT_THAT(members_.ReadyPairs()[0].followers, ElementsAre(TestDecodeStage(1).instance));
+}
+
+// It would send all layers to the first stage.
+TEST_F(MembershipDecodeRanksTest, AChainThatKnowsNoStagesIsNoPartner) {
+  WorkerInfo old = TestStage("c0", 0, 1);
+  old.fingerprint.protocol_version = kDecodeStagesVersion - 1;
+  JoinAll({old, TestDecodeStage(0), TestDecodeStage(1)});
+  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
+  const WorkerInfo whole = TestDecode("d9");
+  JoinAll({whole});
+  BeatAll({old, TestDecodeStage(0), TestDecodeStage(1)});
+  ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
+  EXPECT_EQ(members_.ReadyPairs()[0].decode, whole.instance);
+}
+
+TEST_F(MembershipDecodeRanksTest, AStageOfAnotherBuildIsRefusedWithBothNames) {
+  JoinAll({TestDecodeStage(0)});
+  const auto refusal = [&](WorkerInfo other) {
+    return std::string(CheckFit(other, TestDecodeStage(0)).message());
+  };
+  WorkerInfo config = TestDecodeStage(1);
+  config.fingerprint.config_hash = 0xbad;
+  EXPECT_THAT(refusal(config), HasSubstr("model config"));
+  EXPECT_THAT(refusal(config), HasSubstr("d0-1 has"));
+  EXPECT_THAT(refusal(config), HasSubstr("d0-0 has"));
+  WorkerInfo gap = TestDecodeStage(1);
+  gap.layers.begin = 3;
+  EXPECT_THAT(refusal(gap), HasSubstr("layers of decode service 0 leave a gap: d0-1"));
+  WorkerInfo shape = TestDecodeStage(1);
+  shape.pp_size = 3;
+  EXPECT_THAT(refusal(shape), HasSubstr("pp_size of decode service 0 differs"));
+  WorkerInfo holder = Named(TestDecodeStage(0), "twin");
+  EXPECT_THAT(refusal(holder), HasSubstr("rank 0 of decode service 0 is taken"));
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ std::string NameOfPlace(const WorkerInfo& any, size_t place) {
   const auto ranks = static_cast<size_t>(any.tensor_rank.size);
   if (ranks == 1) return absl::StrCat("rank ", place, " of ", any.pp_size);
   std::string rank = absl::StrCat("tensor-parallel rank ", place % ranks, " of ", ranks);
-  if (any.role == Role::kDecode) return rank;
+  if (any.role == Role::kDecode && any.pp_size == 1) return rank;
   return absl::StrCat(rank, " of stage ", place / ranks, " of ", any.pp_size);
 }
 
@@ -69,10 +69,12 @@ std::string Membership::WhoIsNotConnected() const {
                               other.info.instance.incarnation)) {
         continue;
       }
-      return absl::StrCat(
-          id, " has no connection to ", other_id, " at ", other.info.grpc_address,
-          colocated ? ": the processes of a colocated chain" : ": chains and decode services",
-          " need one to one another");
+      const bool of_one = worker.info.grid() == other.info.grid();
+      return absl::StrCat(id, " has no connection to ", other_id, " at ", other.info.grpc_address,
+                          colocated ? ": the processes of a colocated chain"
+                          : of_one  ? ": the stages of one service"
+                                    : ": chains and decode services",
+                          " need one to one another");
     }
   }
   return OnlyColocated() ? "the processes of colocated chains have not connected to one another yet"

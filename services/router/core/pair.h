@@ -24,16 +24,16 @@ struct Chain {
   bool Has(const InstanceRef& instance) const;
 };
 
-// A decode service is called by its rank 0, whose slots are its own. A colocated chain is a pair
-// with itself: stage 0 is in decode's place, and there are no followers and no writers.
+// A decode service is called by its stage 0's rank 0, whose slots are its own. A colocated chain is
+// a pair with itself: stage 0 is in decode's place, and there are no followers and no writers.
 struct Pair {
   Chain chain;
-  InstanceRef decode;                       // Rank 0.
-  int64_t decode_capacity_tokens = 0;       // For all its requests together: the smallest rank's.
+  InstanceRef decode;                       // Its first process.
+  int64_t decode_capacity_tokens = 0;       // For all its requests together: the smallest one's.
   int64_t max_context_tokens = 0;           // For one request: prompt and continuation.
   int decode_slots = 0;                     // Its max_running_requests.
   int page_size = 1;                        // Tokens: what both sides give room in.
-  std::vector<InstanceRef> followers = {};  // Ranks 1 and on of the decode service, in order.
+  std::vector<InstanceRef> followers = {};  // The decode service's others, by place.
   // Processes of the chain that hand KV over to it: every head of every layer goes once to each
   // rank that has it.
   std::vector<KvWriter> writers = {};

@@ -79,12 +79,13 @@ Side ChainSide(const std::string& chain_id, const std::vector<const Worker*>& st
   return side;
 }
 
-Side DecodeSide(const std::vector<const Worker*>& ranks) {
-  const WorkerInfo& first = ranks.front()->info;
+Side DecodeSide(const std::vector<const Worker*>& places) {
+  const WorkerInfo& first = places.front()->info;
   Side side;
-  side.reach = ReachOf(ranks);
+  side.reach = ReachOf(places);
   side.kv_heads = first.fingerprint.kv_layout.kv_heads;
   side.decode_ranks = first.tensor_rank.size;
+  side.decode_stages = first.pp_size;
   Pair& pair = side.pair;
   pair.decode = first.instance;
   pair.decode_capacity_tokens = first.capacity_tokens();
@@ -92,10 +93,10 @@ Side DecodeSide(const std::vector<const Worker*>& ranks) {
   pair.decode_slots = first.max_running_requests;
   pair.reserved_tokens = first.reserved_decode_tokens;
   pair.page_size = first.fingerprint.kv_layout.page_size;
-  pair.protocol_version = SpokenByAll(ranks);
-  for (const Worker* rank : ranks) {
-    const WorkerInfo& info = rank->info;
-    if (rank != ranks.front()) pair.followers.push_back(info.instance);
+  pair.protocol_version = SpokenByAll(places);
+  for (const Worker* place : places) {
+    const WorkerInfo& info = place->info;
+    if (place != places.front()) pair.followers.push_back(info.instance);
     pair.decode_capacity_tokens = std::min(pair.decode_capacity_tokens, info.capacity_tokens());
     pair.max_context_tokens = std::min<int64_t>(pair.max_context_tokens, info.max_context_tokens);
   }

@@ -55,7 +55,8 @@ struct Side {
   Pair pair;  // What is known of one side alone; of a colocated chain all.
   Reach reach;
   int kv_heads = 1;
-  int decode_ranks = 1;  // Decode services.
+  int decode_ranks = 1;  // In each stage. Both of decode services.
+  int decode_stages = 1;
 };
 
 // What the workers in all the places of a grid make together. Pure.
@@ -112,7 +113,9 @@ struct Roster {
   SideTable& TableOf(Role role) { return role == Role::kPrefill ? chains : decodes; }
   // Whether chain and decode service may be a pair. Colocated chains are one by themselves.
   bool MayPair(const Side& chain, const Side& decode) const {
-    return !chain.pair.colocated() && Connected(chain.reach, decode.reach);
+    const bool knows_stages =
+        decode.decode_stages == 1 || chain.pair.protocol_version >= kDecodeStagesVersion;
+    return knows_stages && !chain.pair.colocated() && Connected(chain.reach, decode.reach);
   }
   // Calls `visit(chain slot, decode slot)` for every pair until it returns false, in the order
   // of names; of a colocated chain with its own slot twice.

@@ -80,6 +80,17 @@ inline WorkerInfo TestDecodeRank(int rank, int ranks = 2, const std::string& id 
   return worker;
 }
 
+// Stage `stage` of two of a decode service; named like "d0-1".
+inline WorkerInfo TestDecodeStage(int stage, const std::string& id = "0") {
+  WorkerInfo worker = TestWorker("d" + id + "-" + std::to_string(stage),
+                                 {stage * kTestLayers / 2, (stage + 1) * kTestLayers / 2});
+  worker.role = Role::kDecode;
+  worker.decode_id = id;
+  worker.pp_rank = stage;
+  worker.pp_size = 2;
+  return worker;
+}
+
 // The same worker with the weights of another model, and under another name.
 inline WorkerInfo WithOtherWeights(WorkerInfo worker) {
   for (auto& [layer, hash] : worker.fingerprint.layer_hashes) hash += 0xf00;

@@ -42,10 +42,10 @@ struct WorkerInfo {
   std::string grpc_address;
   std::string data_address;
   LayerRange layers;
-  std::string chain_id;  // Prefill only, as are pp_rank and pp_size.
-  int pp_rank = 0;
+  std::string chain_id;  // Prefill only.
+  int pp_rank = 0;       // Its stage.
   int pp_size = 1;
-  std::string decode_id;   // Decode services of several ranks only: which one it is of.
+  std::string decode_id;   // Decode services of several processes only: which one it is of.
   TensorRank tensor_rank;  // Within its stage or decode service.
   RankAgreement agreed;
   bool decodes = false;  // Prefill only: its chain is colocated, it decodes what it has read.
@@ -59,14 +59,11 @@ struct WorkerInfo {
 
   GridName grid() const {
     if (role == Role::kPrefill) return {role, false, chain_id};
-    return {role, tensor_rank.alone(), tensor_rank.alone() ? instance.id : decode_id};
+    return {role, places() == 1, places() == 1 ? instance.id : decode_id};
   }
-  // A grid's places are counted stage by stage, each one's ranks in order; a decode service is like
-  // one stage.
-  int places() const { return (role == Role::kPrefill ? pp_size : 1) * tensor_rank.size; }
-  int place() const {
-    return (role == Role::kPrefill ? pp_rank : 0) * tensor_rank.size + tensor_rank.rank;
-  }
+  // A grid's places are counted stage by stage, each one's ranks in order.
+  int places() const { return pp_size * tensor_rank.size; }
+  int place() const { return pp_rank * tensor_rank.size + tensor_rank.rank; }
   GridPlace grid_place() const { return {grid(), place(), places(), decodes}; }
   int64_t capacity_tokens() const { return int64_t{page_count} * fingerprint.kv_layout.page_size; }
 };

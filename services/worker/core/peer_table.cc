@@ -12,7 +12,8 @@ namespace baton::worker {
 
 bool PeerTable::NeedsEndpoint(const PeerWorker& peer) const {
   if (self_.role != peer.role) return !self_.decodes && !peer.decodes;
-  return self_.role == Role::kPrefill && peer.chain_id == self_.chain_id;
+  const bool staged = self_.role == Role::kPrefill || (self_.pp_size > 1 && peer.pp_size > 1);
+  return staged && peer.group_id() == self_.group_id();
 }
 
 std::vector<uint64_t> PeerTable::Update(const std::vector<const RouterMembership*>& views) {

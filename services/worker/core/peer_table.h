@@ -33,9 +33,9 @@ struct PeerEndpoint {
 class PeerTable {
  public:
   // `self` says which peers need endpoints: decode services connect to every prefill stage, stages
-  // to every decode service and to the other stages of their chain; each of their ranks does. Ranks
-  // of one decode service exchange no tensors by this way, nor do a colocated chain and a decode
-  // service.
+  // to every decode service and to the other stages of their chain or decode service; each of their
+  // ranks does. Ranks of one stage alone exchange no tensors by this way, nor do a colocated chain
+  // and a decode service.
   explicit PeerTable(PeerWorker self) : self_(std::move(self)) {}
 
   // Makes the table hold exactly what `views` list or keep; returns the endpoints that are to be

@@ -16,11 +16,11 @@ struct PeerWorker {
   std::string grpc_address;
   std::string data_address;
   LayerRange layers;
-  std::string chain_id;  // Prefill only, as are pp_rank and pp_size.
-  int pp_rank = 0;
+  std::string chain_id;  // Prefill only.
+  int pp_rank = 0;       // Its stage.
   int pp_size = 1;
   bool decodes = false;           // Prefill only: its chain is colocated.
-  std::string decode_id;          // Decode services of several ranks only: which one it is of.
+  std::string decode_id;          // Decode services of several processes only: which one it is of.
   TensorRank tensor_rank;         // Within its stage or decode service.
   uint32_t protocol_version = 0;  // The newest that it speaks.
   // The version of the router's view with which it joined; another one when it was given up

@@ -1,5 +1,5 @@
 {{/*
-(root, role): the spec of a LeaderWorkerSet, in which a group is a chain or a decode service and its pods the stages, or the ranks. A chain
+(root, role): the spec of a LeaderWorkerSet, in which a group is a chain or a decode service and its pods the stages and ranks. A chain
 without one of its stages is no chain, but the others need not start anew for it: `None` lets the one pod
 come back and rejoin, which baton's stages do, instead of reading all weights again.
 */}}

@@ -192,7 +192,7 @@ schedulerName: {{ . }}
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
-{{- else if gt (int $own.parallelism.tp) 1 }}
+{{- else if gt (mul $own.parallelism.pp $own.parallelism.tp) 1 }}
 - name: DECODE_SET
   valueFrom:
     fieldRef:
@@ -203,7 +203,14 @@ schedulerName: {{ . }}
       fieldPath: metadata.labels['leaderworkerset.sigs.k8s.io/group-index']
 - name: BATON_DECODE_ID
   value: $(DECODE_SET)-$(DECODE_GROUP)
+{{- if eq (int $own.parallelism.pp) 1 }}
 - name: BATON_TP_RANK
+{{- else if eq (int $own.parallelism.tp) 1 }}
+- name: BATON_PP_RANK
+{{- else }}
+{{- /* The only service of its group; that one's id gets a -0. */}}
+- name: BATON_DECODE_INDEX
+{{- end }}
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']

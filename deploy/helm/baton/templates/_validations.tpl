@@ -43,6 +43,10 @@ workload.kind: DisaggregatedSet rolls prefill and decode together, and mode: col
 {{- if and $layers (gt $pp $layers) }}
 prefill.parallelism.pp: {{ $pp }} stages cannot share model.layers: {{ $layers }} layers; each stage needs one
 {{- end }}
+{{- $decodePp := int .Values.decode.parallelism.pp -}}
+{{- if and $layers (gt $decodePp $layers) (ne .Values.mode "colocated") }}
+decode.parallelism.pp: {{ $decodePp }} stages cannot share model.layers: {{ $layers }} layers; each stage needs one
+{{- end }}
 {{- $context := dict "root" $ "role" "prefill" }}
 {{- $named := include "baton.option" (merge (dict "name" "chunk_profile") $context) }}
 {{- if and .Values.prefill.chunkProfile (ne $partition "auto") }}

@@ -11,8 +11,8 @@
 {{- if and (eq $role "prefill") (gt (mul $own.parallelism.pp $own.parallelism.tp) 1) (eq $.Values.workload.kind "StatefulSet") }}
 prefill.autoscaling.enabled: true would scale single stages, since prefill.parallelism.pp is {{ $own.parallelism.pp }}{{ if gt (int $own.parallelism.tp) 1 }}, prefill.parallelism.tp is {{ $own.parallelism.tp }}{{ end }} and workload.kind is StatefulSet; LeaderWorkerSet scales whole chains
 {{- end }}
-{{- if and (eq $role "decode") (gt (int $own.parallelism.tp) 1) (eq $.Values.workload.kind "StatefulSet") }}
-decode.autoscaling.enabled: true would scale single ranks, since decode.parallelism.tp is {{ $own.parallelism.tp }} and workload.kind is StatefulSet; LeaderWorkerSet scales whole services
+{{- if and (eq $role "decode") (gt (mul $own.parallelism.pp $own.parallelism.tp) 1) (eq $.Values.workload.kind "StatefulSet") }}
+decode.autoscaling.enabled: true would scale single pods of a service, since decode.parallelism.pp is {{ $own.parallelism.pp }}, decode.parallelism.tp is {{ $own.parallelism.tp }} and workload.kind is StatefulSet; LeaderWorkerSet scales whole services
 {{- end }}
 {{- if and (ne $role "router") (eq $.Values.workload.kind "DisaggregatedSet") }}
 {{ $role }}.autoscaling.enabled: true has nothing to scale: workload.kind: DisaggregatedSet has no scale subresource for one role
