@@ -107,6 +107,7 @@ constexpr ForeignFlag kRows[] = {
     Switch("enable-cache-report", "usage always has cached_tokens"),
     Value("cpu-offload-gb", kInMemory, "0"),
     Value("swap-space", kInMemory),
+    Refused("pipeline-window", "use --pp-async-batch-depth: plans beyond one for each stage"),
     Switch("enable-mixed-chunk", "plans of a colocated chain always mix prompts with decoding"),
     Switch("disable-overlap-schedule", "there is no scheduler of that kind to turn off"),
     Refused("max-logprobs", "a request gets up to 20 alternatives"),
