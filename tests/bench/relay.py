@@ -1,8 +1,8 @@
 """What a router takes of a processor for the streams that it relays, beside what gRPC itself takes for as many.
 
 A colocated chain of real processes whose steps are waits decodes 64 texts at once. relay: processor time of a token in
-a raw stream, both ends, over that of a token in the router (stream_bench.cc): above 1 the router takes less. relay_http:
-the same raw stream beside the router's events of /v1/completions.
+a raw stream, both ends, over that of a token in the router (stream_bench.cc): above 1 the router takes less.
+relay_http: the same raw stream beside the router's events of /v1/completions.
 """
 
 import concurrent.futures

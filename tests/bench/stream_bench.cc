@@ -1,6 +1,6 @@
-// Streams of tokens over gRPC. `stream_bench` serves and reads them in this process, and prints what
-// both ends take together: the least that a relay, which reads and writes, can take. `stream_bench
-// ADDRESS` reads as many from a router. Prints one flat JSON object.
+// Streams of tokens over gRPC. `stream_bench` serves and reads them in this process, and prints
+// what both ends take together: the least that a relay, which reads and writes, can take.
+// `stream_bench ADDRESS` reads as many from a router. Prints one flat JSON object.
 #include <grpcpp/client_context.h>
 #include <sys/resource.h>
 
@@ -87,9 +87,8 @@ class Source : public v1::Inference::CallbackService {
     std::vector<Writer*> writers;
     {
       MutexLock lock(&mutex_);
-      mutex_.Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return writers_.size() == kStreams;
-      });
+      mutex_.Await(
+          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return writers_.size() == kStreams; });
       writers = writers_;
     }
     auto at = std::chrono::steady_clock::now();

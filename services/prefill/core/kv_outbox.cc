@@ -30,7 +30,7 @@ int KvOutbox::Send::under_way() const {
 std::vector<KvOutbox::Share> KvOutbox::SharesOf(const Ticket& ticket) {
   const KvPlace own{options_.layers, options_.tensor_rank};
   const int own_heads = KvHeadsOf(options_.kv_heads, own.rank).size();
-  const auto own_parts = static_cast<size_t>(own_heads * own.layers.size());
+  const size_t own_parts = static_cast<size_t>(own_heads) * static_cast<size_t>(own.layers.size());
   std::vector<Share> shares;
   const std::vector<KvPlace> places = PlacesOf(ticket, own.layers.end);
   for (size_t place = 0; place < places.size(); ++place) {
@@ -39,7 +39,8 @@ std::vector<KvOutbox::Share> KvOutbox::SharesOf(const Ticket& ticket) {
     Share share;
     share.decode = ticket.place(static_cast<int>(place));
     share.box = *box;
-    const auto parts = static_cast<size_t>(box->heads.size() * box->layers.size());
+    const size_t parts =
+        static_cast<size_t>(box->heads.size()) * static_cast<size_t>(box->layers.size());
     share.page_bytes = options_.page_bytes / own_parts * parts;
     shares.push_back(std::move(share));
   }

@@ -312,7 +312,7 @@ TEST_F(MembershipDecodeRanksTest, AChainThatKnowsNoStagesIsNoPartner) {
 
 TEST_F(MembershipDecodeRanksTest, AStageOfAnotherBuildIsRefusedWithBothNames) {
   JoinAll({TestDecodeStage(0)});
-  const auto refusal = [&](WorkerInfo other) {
+  const auto refusal = [&](const WorkerInfo& other) {
     return std::string(CheckFit(other, TestDecodeStage(0)).message());
   };
   WorkerInfo config = TestDecodeStage(1);
