@@ -98,6 +98,15 @@ TEST(OptionSourcesTest, SglangsLayerPartitionAndVllmsKeyAreRead) {
   ASSERT_TRUE(worker.ok()) << worker.status();
   EXPECT_EQ(worker->values.pp_layer_partition(), "3,3,4");
   EXPECT_THAT(worker->notes, ::testing::IsEmpty());
+  // It may be set for all processes of a machine.
+  const auto decode = Parse({.args = {"--disaggregation-mode=decode"},
+                             .environment = {"SGLANG_PP_LAYER_PARTITION=3,3,4"},
+                             .command = Command::kWorker});
+  ASSERT_TRUE(decode.ok()) << decode.status();
+  EXPECT_EQ(decode->values.pp_layer_partition(), "");
+  EXPECT_FALSE(Parse({.args = {"--disaggregation-mode=decode", "--pp-layer-partition=3,3,4"},
+                      .command = Command::kWorker})
+                   .ok());
   const auto router = Parse({.environment = {"VLLM_API_KEY=hunter2"}});
   ASSERT_TRUE(router.ok()) << router.status();
   EXPECT_EQ(router->values.api_key(), "hunter2");

@@ -159,6 +159,13 @@ void Derive(ParsedOptions* parsed) {
     values.set_chunk_policy("sglang");
     derived("chunk_policy", "--enable-dynamic-chunking");
   }
+  // Chains and decode services share files and variables; a service of one stage has all layers.
+  const auto partition = parsed->sources.find("pp_layer_partition");
+  if (parsed->role == v1::OptionSpec::DECODE && values.pp_size() == 1 &&
+      partition != parsed->sources.end() && partition->second.kind != OptionSource::Kind::kFlag) {
+    values.clear_pp_layer_partition();
+    partition->second = OptionSource{};
+  }
   if (values.linear_backend() == "auto") values.set_linear_backend("native");
   const int64_t slots = values.pp_size() + std::max<int64_t>(values.pp_async_batch_depth(), 0);
   if (IsColocated(values) && values.pp_max_micro_batch_size() > 0 &&
