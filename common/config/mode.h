@@ -10,9 +10,14 @@ namespace baton::config {
 
 inline constexpr int64_t kMaxColocatedRequests = 4096;  // As many as a plan has rows.
 
-// A decode service's ranks; all other workers are stages of chains.
+// A member of a decode service; all other workers are stages of chains.
 inline bool IsDecode(const v1::Options& options) {
   return options.disaggregation_mode() == "decode";
+}
+
+// Whether the worker's stage says something: a decode service of one stage counts ranks alone.
+inline bool HasStages(const v1::Options& options) {
+  return !IsDecode(options) || options.pp_size() > 1;
 }
 
 // A stage of a chain that also decodes what it reads; of a cluster, all chains are.

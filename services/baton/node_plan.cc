@@ -13,6 +13,7 @@
 namespace baton {
 namespace {
 
+using config::HasStages;
 using config::IsDecode;
 using config::StageRank;
 
@@ -20,9 +21,6 @@ using config::StageRank;
 const std::string& GroupOf(const v1::Options& options) {
   return IsDecode(options) ? options.decode_id() : options.chain_id();
 }
-
-// A decode service of one stage counts ranks alone.
-bool HasStages(const v1::Options& options) { return !IsDecode(options) || options.pp_size() > 1; }
 
 // What the node's own command says and its workers are not told: which of the places are its, and
 // what one process alone can have.

@@ -273,9 +273,7 @@ absl::StatusOr<PreflightReport> Checked(const config::ParsedOptions& options) {
 // "prefill-1-3f0c", with its rank behind the stage where there are more of them.
 std::string DefaultInstanceId(const v1::Options& options) {
   std::string id = config::WorkerKind(options);
-  if (!config::IsDecode(options) || options.pp_size() > 1) {
-    absl::StrAppend(&id, "-", options.pp_rank());
-  }
+  if (config::HasStages(options)) absl::StrAppend(&id, "-", options.pp_rank());
   if (options.tp_size() > 1) absl::StrAppend(&id, "-", options.tp_rank());
   return absl::StrCat(id, "-", RandomHex(4));
 }

@@ -37,7 +37,7 @@ MetricsIdentity Identity(const v1::Options& options) {
   return {.role = chain ? MetricRole::kPrefill : MetricRole::kDecode,
           .model_name = options.served_model_name(),
           .instance_id = options.instance_id(),
-          .stage = chain || options.pp_size() > 1 ? static_cast<int>(options.pp_rank()) : -1,
+          .stage = config::HasStages(options) ? static_cast<int>(options.pp_rank()) : -1,
           .rank = options.tp_size() > 1 ? static_cast<int>(options.tp_rank()) : -1};
 }
 

@@ -13,7 +13,7 @@
 #include "services/decode/core/ticket_book.h"
 #include "services/decode/reserve_call.h"
 #include "services/prefill/chain/chain_shell.h"
-#include "services/prefill/core/rank_grants.h"
+#include "services/prefill/core/member_grants.h"
 #include "services/worker/token_stream.h"
 
 namespace baton::decode {

@@ -19,7 +19,7 @@
 #include "common/kv/lease_table.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/data_plane.h"
-#include "services/prefill/core/rank_grants.h"
+#include "services/prefill/core/member_grants.h"
 
 namespace baton::decode {
 

@@ -156,7 +156,7 @@ void ChainWiring::Perform(const CloseLinks&) {
 void ChainWiring::Perform(const ReportChainUp& action) {
   const int ranks = options_.place.ranks();
   const int stages = options_.place.stages;
-  const bool staged = options_.place.role == Role::kPrefill || stages > 1;
+  const bool staged = HasStages(options_.place.role, stages);
   LOG(kInfo) << Name() << " is up: " << (staged ? absl::StrCat(stages, " stages of ") : "") << ranks
              << (ranks == 1 ? " rank, " : " ranks, ") << action.page_count << " pages";
   callbacks_.on_up(action.epoch, action.page_count);

@@ -155,7 +155,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   const links::ChainPlace place = PlaceOf(options, *parts.executor);
   const PlanBounds bounds = BoundsOf(options, *parts.executor, parts.constraints);
   if (parts.inlet != nullptr) {
-    grants_ = std::make_unique<RankGrants>(GrantLimitsOf(options, *parts.executor), parts.inlet);
+    grants_ = std::make_unique<MemberGrants>(GrantLimitsOf(options, *parts.executor), parts.inlet);
   }
   const char* const failpoint = LinkFailpoint(options.role);
   if (place.member() == 0) {

@@ -31,7 +31,7 @@
 #include "proto/baton/v1/cluster.pb.h"
 #include "services/prefill/chain/chain_shell.h"
 #include "services/prefill/chain/stage_link.h"
-#include "services/prefill/core/rank_grants.h"
+#include "services/prefill/core/member_grants.h"
 #include "services/prefill/prefill_options.h"
 #include "services/prefill/prefill_rpc.h"
 #include "services/prefill/stage/cost_sweep.h"
@@ -139,10 +139,10 @@ class PrefillService {
   std::unique_ptr<RankSweep> sweep_;
   std::unique_ptr<links::GroupJoiner> joiner_;
   std::unique_ptr<StageShell> stage_;
-  std::unique_ptr<ChainShell> chain_;   // On the chain's member 0.
-  std::unique_ptr<StageLink> link_;     // On all others.
-  std::unique_ptr<RankGrants> grants_;  // In a decode service.
-  std::unique_ptr<PrefillRpc> rpc_;     // Or, with make_front:
+  std::unique_ptr<ChainShell> chain_;     // On the chain's member 0.
+  std::unique_ptr<StageLink> link_;       // On all others.
+  std::unique_ptr<MemberGrants> grants_;  // In a decode service.
+  std::unique_ptr<PrefillRpc> rpc_;       // Or, with make_front:
   std::unique_ptr<Front> front_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;

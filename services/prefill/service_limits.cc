@@ -31,7 +31,7 @@ PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor) 
   return limits;
 }
 
-RankGrantLimits GrantLimitsOf(const PrefillOptions& options, const Executor& executor) {
+MemberGrantLimits GrantLimitsOf(const PrefillOptions& options, const Executor& executor) {
   const LayerRange layers{executor.kv().layer_begin, executor.kv().layer_end};
   return {{layers, options.tensor_rank},
           executor.config().num_key_value_heads,

@@ -7,13 +7,13 @@
 #include "common/engine/sampling/constraints.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/core/chain_planner.h"
-#include "services/prefill/core/rank_grants.h"
+#include "services/prefill/core/member_grants.h"
 #include "services/prefill/prefill_options.h"
 
 namespace baton::prefill {
 
 PlannerLimits LimitsOf(const PrefillOptions& options, const Executor& executor);
-RankGrantLimits GrantLimitsOf(const PrefillOptions& options, const Executor& executor);
+MemberGrantLimits GrantLimitsOf(const PrefillOptions& options, const Executor& executor);
 PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor,
                     Constraints* constraints);
 // INVALID_ARGUMENT names the option that does not fit the executor.

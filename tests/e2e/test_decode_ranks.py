@@ -12,10 +12,10 @@ import pytest
 import cluster as clusters
 from client import Client
 from remembered import RememberedOracle
-from test_chaos import incarnations, run_under_load, wait_joined
+from test_chaos import run_under_load
 from test_cluster import drain, listed
-from test_membership import like
-from test_tensor_parallel import (CHUNK, COUNT, FLAGS, LENGTHS, ROUNDS, Ends, check_serves, greedy_text, prompts_of)
+from test_tensor_parallel import (CHUNK, COUNT, FLAGS, LENGTHS, ROUNDS, bystanders, check_stranger, greedy_text,
+                                  kill_rounds, prompts_of, standstill_rounds)
 from test_up import Up
 
 # (stages, ranks of each, ranks of decode); the model has four heads and two KV heads.
@@ -44,13 +44,8 @@ def test_text_is_that_of_one_process(tiny_model, tmp_path, shape):
 
 @pytest.fixture(scope="module")
 def two_decodes(tiny_model, tmp_path_factory):
-    """A chain and two decode services of two ranks: a victim always has bystanders."""
-    prompts = prompts_of([150 + 40 * i for i in range(8)])
-    model = RememberedOracle(tiny_model)
-    with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("logs"), stages=2, decodes=2, decode_ranks=2,
-                          flags=FLAGS, prefill_flags=CHUNK,
-                          router_flags=["--load-balance-policy", "round_robin"]) as cluster:
-        yield cluster, prompts, [model.greedy(prompt, COUNT) for prompt in prompts]
+    with bystanders(tiny_model, tmp_path_factory, decodes=2, decode_ranks=2) as group:
+        yield group
 
 
 VICTIMS = ["decode-0-0", "decode-1-1"]
@@ -58,33 +53,12 @@ VICTIMS = ["decode-0-0", "decode-1-1"]
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_kill_of_a_rank_harms_only_its_own_service(two_decodes, victim, record_property):
-    cluster, prompts, expected = two_decodes
-    ends = Ends(victim, expected, cluster)
-    for _ in range(ROUNDS):
-        old = (victim, incarnations(cluster)[victim])
-        answers, seconds = run_under_load(cluster, prompts, cluster.processes[victim].kill)
-        ends.check(answers, seconds)
-        cluster.processes[victim].start()
-        wait_joined(cluster, 30, f"{victim} to be in its group again", old)
-        check_serves(cluster, prompts, expected)
-    ends.record(record_property)
+    kill_rounds(two_decodes, victim, ROUNDS, record_property)
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_rank_that_stands_still_is_noticed(two_decodes, victim, record_property):
-    cluster, prompts, expected = two_decodes
-    ends = Ends(victim, expected, cluster)
-    process = cluster.processes[victim]
-    for _ in range(ROUNDS):
-        answers, seconds = run_under_load(cluster, prompts, lambda: process.signal(signal.SIGSTOP))
-        try:
-            ends.check(answers, seconds)
-            clusters.wait_until(lambda: victim not in incarnations(cluster), 10, f"{victim} to be given up")
-        finally:
-            process.signal(signal.SIGCONT)
-        wait_joined(cluster, 30, f"{victim} to come back")
-        check_serves(cluster, prompts, expected)
-    ends.record(record_property)
+    standstill_rounds(two_decodes, victim, ROUNDS, record_property)
 
 
 def test_a_rank_that_drains_drains_its_service(tiny_model, tmp_path):
@@ -107,18 +81,7 @@ def test_a_rank_that_drains_drains_its_service(tiny_model, tmp_path):
     (["--tp-size=4"], ["tp_size of decode service 0 differs: stranger has 4, decode-0-", "has 2"]),
 ], ids=["the same place", "another size"])
 def test_a_rank_that_does_not_fit_is_refused_with_both_sides(two_decodes, more, words):
-    cluster, _, _ = two_decodes
-    stranger = like(cluster, "decode-0-1", "stranger", metrics_port=clusters.free_ports(1)[0])
-    stranger.arguments.extend(more)
-    stranger.start()
-    try:
-        clusters.wait_until(lambda: all(word in stranger.log() for word in words) or not stranger.alive(), 30,
-                            f"the stranger to say why:\n{stranger.log()}")
-        for word in words:
-            assert word in stranger.log(), stranger.log()
-        assert set(listed(cluster)) == set(cluster.processes) - {"router"}
-    finally:
-        stranger.stop()
+    check_stranger(two_decodes[0], "decode-0-1", more, words)
 
 
 def test_up_starts_every_rank_of_a_decode_service(tiny_model):

@@ -13,10 +13,8 @@ import cluster as clusters
 import test_growth as growth
 from client import Client
 from remembered import RememberedOracle
-from test_chaos import incarnations, run_under_load, wait_joined
-from test_cluster import listed
-from test_membership import like
-from test_tensor_parallel import CHUNK, COUNT, FLAGS, LENGTHS, Ends, check_serves, greedy_text, prompts_of
+from test_tensor_parallel import (CHUNK, COUNT, FLAGS, LENGTHS, bystanders, check_stranger, greedy_text, kill_rounds,
+                                  prompts_of, standstill_rounds)
 from test_up import Up
 
 ROUNDS = 2
@@ -67,13 +65,8 @@ def test_what_a_request_asks_for_reaches_the_stage_that_draws(tiny_model, tmp_pa
 
 @pytest.fixture(scope="module")
 def two_decodes(tiny_model, tmp_path_factory):
-    """A chain and two decode services of two stages: a victim always has bystanders."""
-    prompts = prompts_of([150 + 40 * i for i in range(8)])
-    model = RememberedOracle(tiny_model)
-    with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("logs"), stages=2, decodes=2, decode_stages=2,
-                          flags=FLAGS, prefill_flags=CHUNK,
-                          router_flags=["--load-balance-policy", "round_robin"]) as cluster:
-        yield cluster, prompts, [model.greedy(prompt, COUNT) for prompt in prompts]
+    with bystanders(tiny_model, tmp_path_factory, decodes=2, decode_stages=2) as group:
+        yield group
 
 
 VICTIMS = ["decode-0-0", "decode-1-1"]
@@ -81,32 +74,11 @@ VICTIMS = ["decode-0-0", "decode-1-1"]
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_kill_of_a_stage_harms_only_its_own_service(two_decodes, victim, record_property):
-    cluster, prompts, expected = two_decodes
-    ends = Ends(victim, expected, cluster)
-    for _ in range(ROUNDS):
-        old = (victim, incarnations(cluster)[victim])
-        answers, seconds = run_under_load(cluster, prompts, cluster.processes[victim].kill)
-        ends.check(answers, seconds)
-        cluster.processes[victim].start()
-        wait_joined(cluster, 30, f"{victim} to be in its service again", old)
-        check_serves(cluster, prompts, expected)
-    ends.record(record_property)
+    kill_rounds(two_decodes, victim, ROUNDS, record_property)
 
 
 def test_a_stage_that_stands_still_is_noticed(two_decodes, record_property):
-    cluster, prompts, expected = two_decodes
-    victim = VICTIMS[1]
-    ends = Ends(victim, expected, cluster)
-    process = cluster.processes[victim]
-    answers, seconds = run_under_load(cluster, prompts, lambda: process.signal(signal.SIGSTOP))
-    try:
-        ends.check(answers, seconds)
-        clusters.wait_until(lambda: victim not in incarnations(cluster), 10, f"{victim} to be given up")
-    finally:
-        process.signal(signal.SIGCONT)
-    wait_joined(cluster, 30, f"{victim} to come back")
-    check_serves(cluster, prompts, expected)
-    ends.record(record_property)
+    standstill_rounds(two_decodes, VICTIMS[1], 1, record_property)
 
 
 @pytest.mark.parametrize("more, words", [
@@ -116,18 +88,7 @@ def test_a_stage_that_stands_still_is_noticed(two_decodes, record_property):
     (["--page-size=64"], ["page size differs: stranger has 64", "has 16"]),
 ], ids=["the same place", "another size", "other layers", "other pages"])
 def test_a_stage_that_does_not_fit_is_refused_with_both_sides(two_decodes, more, words):
-    cluster, _, _ = two_decodes
-    stranger = like(cluster, "decode-0-1", "stranger", metrics_port=clusters.free_ports(1)[0])
-    stranger.arguments.extend(more)
-    stranger.start()
-    try:
-        clusters.wait_until(lambda: all(word in stranger.log() for word in words) or not stranger.alive(), 30,
-                            f"the stranger to say why:\n{stranger.log()}")
-        for word in words:
-            assert word in stranger.log(), stranger.log()
-        assert set(listed(cluster)) == set(cluster.processes) - {"router"}
-    finally:
-        stranger.stop()
+    check_stranger(two_decodes[0], "decode-0-1", more, words)
 
 
 @pytest.mark.parametrize("command, flags, words", [

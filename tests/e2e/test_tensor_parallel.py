@@ -2,6 +2,7 @@
 a rank that dies or stands still harms its own chain alone, and what does not fit is refused with both sides."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import random
@@ -80,14 +81,21 @@ def test_in_bfloat16_nothing_but_the_number_of_ranks_moves_a_token(tmp_path):
         assert tokens[:len(wanted)] == wanted
 
 
+@contextlib.contextmanager
+def bystanders(model, tmp_path_factory, **shape):
+    """A cluster of two chains or two decode services, so that a victim always has bystanders; prompts for it, and
+    their tokens."""
+    prompts = prompts_of([150 + 40 * i for i in range(8)])
+    oracle = RememberedOracle(model)
+    with clusters.Cluster(model, tmp_path_factory.mktemp("logs"), stages=2, flags=FLAGS, prefill_flags=CHUNK,
+                          router_flags=["--load-balance-policy", "round_robin"], **shape) as cluster:
+        yield cluster, prompts, [oracle.greedy(prompt, COUNT) for prompt in prompts]
+
+
 @pytest.fixture(scope="module")
 def two_chains(tiny_model, tmp_path_factory):
-    """Two chains of two stages of two ranks: a victim always has bystanders."""
-    prompts = prompts_of([150 + 40 * i for i in range(8)])
-    model = RememberedOracle(tiny_model)
-    with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("logs"), stages=2, ranks=2, chains=2, flags=FLAGS,
-                          prefill_flags=CHUNK, router_flags=["--load-balance-policy", "round_robin"]) as cluster:
-        yield cluster, prompts, [model.greedy(prompt, COUNT) for prompt in prompts]
+    with bystanders(tiny_model, tmp_path_factory, ranks=2, chains=2) as group:
+        yield group
 
 
 def begun_again(cluster):
@@ -145,14 +153,11 @@ def check_serves(cluster, prompts, expected):
     clusters.wait_until(cluster.idle, 15, "pages to come back")
 
 
-VICTIMS = ["prefill-0-0-1", "prefill-1-1-0", "prefill-1-1-1"]
-
-
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_kill_of_a_rank_harms_only_its_own_chain(two_chains, victim, record_property):
-    cluster, prompts, expected = two_chains
+def kill_rounds(group, victim, rounds, record_property):
+    """The victim is killed under load, and started again: only requests that it had may end."""
+    cluster, prompts, expected = group
     ends = Ends(victim, expected, cluster)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         old = (victim, incarnations(cluster)[victim])
         answers, seconds = run_under_load(cluster, prompts, cluster.processes[victim].kill)
         ends.check(answers, seconds)
@@ -162,12 +167,12 @@ def test_kill_of_a_rank_harms_only_its_own_chain(two_chains, victim, record_prop
     ends.record(record_property)
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_a_rank_that_stands_still_is_noticed(two_chains, victim, record_property):
-    cluster, prompts, expected = two_chains
+def standstill_rounds(group, victim, rounds, record_property):
+    """The same where the victim stands still, and goes on when it has been given up."""
+    cluster, prompts, expected = group
     ends = Ends(victim, expected, cluster)
     process = cluster.processes[victim]
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         answers, seconds = run_under_load(cluster, prompts, lambda: process.signal(signal.SIGSTOP))
         try:
             ends.check(answers, seconds)
@@ -177,6 +182,34 @@ def test_a_rank_that_stands_still_is_noticed(two_chains, victim, record_property
         wait_joined(cluster, 30, f"{victim} to come back")
         check_serves(cluster, prompts, expected)
     ends.record(record_property)
+
+
+def check_stranger(cluster, place, more, words):
+    """Another process that wants this one's place, with other options, is refused in these words."""
+    stranger = like(cluster, place, "stranger", metrics_port=clusters.free_ports(1)[0])
+    stranger.arguments.extend(more)
+    stranger.start()
+    try:
+        clusters.wait_until(lambda: all(word in stranger.log() for word in words) or not stranger.alive(), 30,
+                            f"the stranger to say why:\n{stranger.log()}")
+        for word in words:
+            assert word in stranger.log(), stranger.log()
+        assert set(listed(cluster)) == set(cluster.processes) - {"router"}
+    finally:
+        stranger.stop()
+
+
+VICTIMS = ["prefill-0-0-1", "prefill-1-1-0", "prefill-1-1-1"]
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_kill_of_a_rank_harms_only_its_own_chain(two_chains, victim, record_property):
+    kill_rounds(two_chains, victim, ROUNDS, record_property)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_rank_that_stands_still_is_noticed(two_chains, victim, record_property):
+    standstill_rounds(two_chains, victim, ROUNDS, record_property)
 
 
 def end_in_prefill(cluster, victim, act):
@@ -256,17 +289,7 @@ def one_chain(tiny_model, tmp_path_factory):
     (["--tp-size=4"], ["tp_size of chain chain-0 differs: stranger has 4, prefill-0-", "has 2"]),
 ], ids=["the same place", "other cuts", "other slices", "another size"])
 def test_a_rank_that_does_not_fit_is_refused_with_both_sides(one_chain, more, words):
-    stranger = like(one_chain, "prefill-0-1-1", "stranger", metrics_port=clusters.free_ports(1)[0])
-    stranger.arguments.extend(more)
-    stranger.start()
-    try:
-        clusters.wait_until(lambda: all(word in stranger.log() for word in words) or not stranger.alive(), 30,
-                            f"the stranger to say why:\n{stranger.log()}")
-        for word in words:
-            assert word in stranger.log(), stranger.log()
-        assert set(listed(one_chain)) == set(one_chain.processes) - {"router"}
-    finally:
-        stranger.stop()
+    check_stranger(one_chain, "prefill-0-1-1", more, words)
     with Client(one_chain.target) as client:
         assert client.greedy(list(range(40)), 3).error is None
 

@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "common/kv/lease_table.h"
-#include "services/prefill/core/rank_grants.h"
+#include "services/prefill/core/member_grants.h"
 #include "tests/sim/lease_witness.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/sim_memory.h"

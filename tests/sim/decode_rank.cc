@@ -22,7 +22,7 @@ prefill::StageOptions StageOptionsOf(const Topology& topology, int node) {
   return options;
 }
 
-prefill::RankGrantLimits GrantLimitsOf(const Topology& topology, int node) {
+prefill::MemberGrantLimits GrantLimitsOf(const Topology& topology, int node) {
   return {{topology.DecodeLayersOf(node), topology.DecodeRankOf(node)},
           topology.kv_heads,
           topology.PagesOf(node),

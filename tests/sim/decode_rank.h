@@ -1,5 +1,5 @@
 // A process of a simulated decode service: its first, which is the service to routers and plans, or
-// another one. What both have: the real Stage and RankGrants, a real LeaseTable and an executor
+// another one. What both have: the real Stage and MemberGrants, a real LeaseTable and an executor
 // over its own layers and heads.
 #ifndef TESTS_SIM_DECODE_RANK_H_
 #define TESTS_SIM_DECODE_RANK_H_
@@ -14,8 +14,8 @@
 #include "common/base/serial_events.h"
 #include "services/links/core/hello.h"
 #include "services/prefill/core/chain_planner.h"
+#include "services/prefill/core/member_grants.h"
 #include "services/prefill/core/neighbours.h"
-#include "services/prefill/core/rank_grants.h"
 #include "services/prefill/core/stage.h"
 #include "tests/sim/decode_kv.h"
 #include "tests/sim/decode_steps.h"
@@ -92,7 +92,7 @@ class DecodeRank : public Process {
   SimGroup group_;
   DecodeSteps steps_;
   DecodeKv kv_;
-  prefill::RankGrants grants_;
+  prefill::MemberGrants grants_;
   std::unique_ptr<WorkerMembership> membership_;
   std::unique_ptr<WorkerDrain> drain_;
 

@@ -5,14 +5,13 @@
 namespace baton::links {
 
 std::string NameOfPlace(Role role, int stage, int stages, TensorRank rank) {
-  const bool whole = role == Role::kDecode && stages <= 1;
   const std::string group =
-      whole ? "decode service" : absl::StrCat(RoleName(role), " stage ", stage);
+      HasStages(role, stages) ? absl::StrCat(RoleName(role), " stage ", stage) : "decode service";
   return rank.alone() ? group : absl::StrCat("rank ", rank.rank, " of ", group);
 }
 
 std::string ChainPlace::LeaderName() const {
-  return role == Role::kDecode && stages == 1 ? "rank 0" : "stage 0";
+  return HasStages(role, stages) ? "stage 0" : "rank 0";
 }
 
 std::string ChainPlace::GroupName() const {

@@ -12,6 +12,9 @@
 
 namespace baton::links {
 
+// Whether a member's stage says something: a decode service of one stage counts ranks alone.
+inline bool HasStages(Role role, int stages) { return role == Role::kPrefill || stages > 1; }
+
 // A member, as messages write it: "rank 1 of prefill stage 2", "decode stage 1"; of a decode
 // service of one stage "rank 1 of decode service".
 std::string NameOfPlace(Role role, int stage, int stages, TensorRank rank);

@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/status.h"
 #include "services/prefill/chain/chain_shell.h"
 #include "services/prefill/chain/grant_messages.h"
 
@@ -38,6 +39,14 @@ void ChainShell::SendGrant(int member, v1::DecodeOrder order) {
   v1::LinkRequest request;
   *request.mutable_order() = std::move(order);
   wiring_->Send(member, std::move(request));
+}
+
+absl::Status ChainShell::OnGrantReport(const links::PassReport& of,
+                                       const v1::DecodeReport& report) {
+  const int member = of.stage * options_.place.ranks() + of.rank;
+  BATON_ASSIGN_OR_RETURN(PlannerEvent event, FromProto(member, report));
+  Handle(std::move(event));
+  return absl::OkStatus();
 }
 
 void ChainShell::Perform(const HandOutTicket& action) {

@@ -10,7 +10,6 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "services/prefill/chain/grant_messages.h"
 
 namespace baton::prefill {
 
@@ -78,7 +77,7 @@ absl::Status ChainShell::BeginOwn(const links::Hello& hello) {
   }
   const uint32_t needed = options_.place.stages > 1 ? kDecodeStagesVersion : kDecodePlansVersion;
   if (decode() && oldest_version_ < needed) {
-    return absl::UnavailableError(absl::StrCat("a rank speaks version ", oldest_version_,
+    return absl::UnavailableError(absl::StrCat("a member speaks version ", oldest_version_,
                                                " of the protocol, and all need ", needed));
   }
   stage_layers_.clear();
@@ -122,11 +121,7 @@ absl::Status ChainShell::OnReport(const links::PassReport& of, const v1::LinkRes
     return absl::OkStatus();
   }
   if (response.has_report() && options_.grants != nullptr) {
-    BATON_ASSIGN_OR_RETURN(
-        PlannerEvent event,
-        FromProto(of.stage * options_.place.ranks() + of.rank, response.report()));
-    Handle(std::move(event));
-    return absl::OkStatus();
+    return OnGrantReport(of, response.report());
   }
   return absl::InvalidArgumentError("a report that is none of a prefill stage");
 }
@@ -344,11 +339,8 @@ void ChainShell::CountPlan(const IssuePlan& action) {
                     {steps == 0 ? "prefill" : (steps == items ? "decode" : "mixed")});
   if (steps > 0) {
     const PlannerLimits& limits = options_.limits;
-    const int slots = options_.place.stages + limits.extra_slots;
-    const int dealt = (limits.max_open_requests + slots - 1) / slots;
-    const int most = std::min(dealt, limits.slot_requests);
-    metrics.Observe(Metric::kPlanSlotOccupancyRatio,
-                    static_cast<double>(steps) / static_cast<double>(most));
+    const int most = limits.RowsOfSlot(limits.max_open_requests, options_.place.stages);
+    metrics.Observe(Metric::kPlanSlotOccupancyRatio, static_cast<double>(steps) / most);
   }
   for (const int64_t wait_us : action.decode_waits_us) {
     metrics.Observe(Metric::kDecodeWaitSeconds, static_cast<double>(wait_us) * 1e-6);

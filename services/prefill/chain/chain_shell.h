@@ -27,7 +27,7 @@
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/profile_keeper.h"
 #include "services/prefill/core/chain_planner.h"
-#include "services/prefill/core/rank_grants.h"
+#include "services/prefill/core/member_grants.h"
 #include "services/prefill/stage/activation_channel.h"
 #include "services/prefill/stage/stage_shell.h"
 #include "services/worker/peers.h"
@@ -109,7 +109,7 @@ class ChainShell {
     // What chunks cost stage 0, once it has all its ranks; nothing if it was not measured.
     std::function<std::optional<KnownCost>()> measured;
     links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
-    RankGrants* grants = nullptr;          // Where the chain is granted KV. Not owned.
+    MemberGrants* grants = nullptr;        // Where the chain is granted KV. Not owned.
     const char* failpoint = "prefill.link";
     std::shared_ptr<const rpc::ClusterSecurity> security;  // May be null.
   };
@@ -200,6 +200,7 @@ class ChainShell {
   ChainUp UpOf(uint64_t epoch, int page_count) const;
   uint32_t VersionOf(const InstanceRef& member) const;
   void SendGrant(int member, v1::DecodeOrder order);
+  absl::Status OnGrantReport(const links::PassReport& of, const v1::DecodeReport& report);
   bool decode() const { return options_.place.role == Role::kDecode; }
   absl::Status OnReport(const links::PassReport& of, const v1::LinkResponse& response);
   void SendToMembers(const PlanWithContexts& plan);

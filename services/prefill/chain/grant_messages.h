@@ -1,6 +1,6 @@
 // Grants on their way to the other members of a decode service, and what their tables report
 // (proto/baton/v1/decode.proto), to and from the cores' plain values. What comes from the wire is
-// checked here for form; what came before it is core/rank_grants.h's matter. Errors are
+// checked here for form; what came before it is core/member_grants.h's matter. Errors are
 // INVALID_ARGUMENT that name the field.
 #ifndef SERVICES_PREFILL_CHAIN_GRANT_MESSAGES_H_
 #define SERVICES_PREFILL_CHAIN_GRANT_MESSAGES_H_

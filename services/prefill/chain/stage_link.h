@@ -16,7 +16,7 @@
 #include "services/links/member_link.h"
 #include "services/prefill/chain/grant_messages.h"
 #include "services/prefill/chain/messages.h"
-#include "services/prefill/core/rank_grants.h"
+#include "services/prefill/core/member_grants.h"
 #include "services/prefill/stage/stage_shell.h"
 #include "services/worker/peers.h"
 
@@ -33,7 +33,7 @@ class StageLink {
     // As ChainShell's, of this stage; asked when it is ready.
     std::function<std::optional<KnownCost>()> measured;
     links::GroupJoiner* joiner = nullptr;  // With more ranks a stage than one. Not owned.
-    RankGrants* grants = nullptr;          // Where the chain is granted KV. Not owned.
+    MemberGrants* grants = nullptr;        // Where the chain is granted KV. Not owned.
     std::shared_ptr<EventLoop> loop;
     const char* failpoint = "prefill.link";
   };

@@ -56,6 +56,7 @@
 #ifndef SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_
 #define SERVICES_PREFILL_CORE_CHAIN_PLANNER_H_
 
+#include <algorithm>
 #include <climits>
 #include <cstdint>
 #include <memory>
@@ -127,6 +128,11 @@ struct PlannerLimits {
   // Plans with decode steps that are under way, beyond one for each stage,
   int extra_slots = 0;
   int slot_requests = INT_MAX;  // and how many steps one may have. >= 1.
+  // How many steps a plan has when so many requests are dealt out to the slots.
+  int RowsOfSlot(int requests, int stages) const {
+    const int slots = stages + extra_slots;
+    return std::min((requests + slots - 1) / slots, slot_requests);
+  }
   // How many of a request's new tokens have pages from the beginning. >= 1.
   int reserved_decode_tokens = INT_MAX;
   // By how much texts are expected to grow before more requests are admitted (planner_growth.cc):

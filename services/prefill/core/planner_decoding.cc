@@ -50,11 +50,12 @@ absl::Status ChainPlanner::State::CheckDecoded(const StartRequested& event) cons
 void ChainPlanner::State::AddRows(Plan& plan, int64_t now_us) {
   row_work = {};
   row_waits_us.clear();
-  const auto decoding = static_cast<size_t>(std::count_if(
+  const auto decoding = static_cast<int>(std::count_if(
       open.begin(), open.end(), [this](uint64_t id) { return requests.at(id).decoding(); }));
   decodes_now = decoding > 0;
   const auto most = static_cast<size_t>(limits.slot_requests);
-  const size_t share = std::min((decoding + Slots() - 1) / Slots(), most);
+  const auto share =
+      static_cast<size_t>(limits.RowsOfSlot(decoding, static_cast<int>(done.size())));
   for (auto next = ready.begin(); next != ready.end() && plan.items.size() < most;) {
     const uint64_t attempt_id = *next;
     Request& request = requests.at(attempt_id);

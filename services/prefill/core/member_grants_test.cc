@@ -1,4 +1,4 @@
-#include "services/prefill/core/rank_grants.h"
+#include "services/prefill/core/member_grants.h"
 
 #include <gtest/gtest.h>
 
@@ -21,10 +21,10 @@ class FakeInlet : public KvInlet {
   std::vector<std::string> calls;
 };
 
-class RankGrantsTest : public testing::Test {
+class MemberGrantsTest : public testing::Test {
  protected:
   // Rank 1 of two, of a model with two heads and six layers.
-  static constexpr RankGrantLimits kLimits{
+  static constexpr MemberGrantLimits kLimits{
       .place = {{0, 6}, {1, 2}}, .kv_heads = 2, .page_count = 8, .slots = 2};
   static KvGrant Some(uint64_t generation, uint32_t slot = 0) {
     return {.slot = slot,
@@ -33,10 +33,10 @@ class RankGrantsTest : public testing::Test {
             .writers = {{{"prefill-0", 1}, {0, 6}, {0, 1}}}};
   }
   FakeInlet inlet_;
-  RankGrants grants_{kLimits, &inlet_};
+  MemberGrants grants_{kLimits, &inlet_};
 };
 
-TEST_F(RankGrantsTest, HoldsAGrantUntilItIsDrained) {
+TEST_F(MemberGrantsTest, HoldsAGrantUntilItIsDrained) {
   ASSERT_TRUE(grants_.Grant(Some(4)).ok());
   EXPECT_EQ(grants_.held_pages(), 2);
   grants_.Heard(KvCommitted{0, 4, std::nullopt, 0});
@@ -51,7 +51,7 @@ TEST_F(RankGrantsTest, HoldsAGrantUntilItIsDrained) {
   EXPECT_EQ(inlet_.calls, (std::vector<std::string>{"grant 4", "revoke 0 4", "grant 5"}));
 }
 
-TEST_F(RankGrantsTest, AnEpochEndsWithWhatItHasBrought) {
+TEST_F(MemberGrantsTest, AnEpochEndsWithWhatItHasBrought) {
   ASSERT_TRUE(grants_.Grant(Some(4)).ok());
   ASSERT_TRUE(grants_.Grant(Some(5, 1)).ok());
   ASSERT_TRUE(grants_.Revoke(0, 4).ok());
@@ -65,7 +65,7 @@ TEST_F(RankGrantsTest, AnEpochEndsWithWhatItHasBrought) {
   EXPECT_FALSE(grants_.Grant(Some(5)).ok()) << "generations go on";
 }
 
-TEST_F(RankGrantsTest, WhatMakesNoSenseIsRefused) {
+TEST_F(MemberGrantsTest, WhatMakesNoSenseIsRefused) {
   const auto field = [this](const std::function<void(KvGrant&)>& spoil) {
     KvGrant grant = Some(4);
     spoil(grant);
@@ -89,9 +89,9 @@ TEST_F(RankGrantsTest, WhatMakesNoSenseIsRefused) {
 }
 
 // A stage takes its own layers alone.
-TEST_F(RankGrantsTest, AWriterHasLayersOfThisStage) {
-  RankGrants stage({.place = {{2, 4}, {1, 2}}, .kv_heads = 2, .page_count = 8, .slots = 2},
-                   &inlet_);
+TEST_F(MemberGrantsTest, AWriterHasLayersOfThisStage) {
+  MemberGrants stage({.place = {{2, 4}, {1, 2}}, .kv_heads = 2, .page_count = 8, .slots = 2},
+                     &inlet_);
   EXPECT_EQ(FieldOf(stage.Grant(Some(4))), "grant.writers");
   KvGrant clipped = Some(4);
   clipped.writers[0].layers = {3, 4};

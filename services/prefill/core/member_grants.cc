@@ -1,4 +1,4 @@
-#include "services/prefill/core/rank_grants.h"
+#include "services/prefill/core/member_grants.h"
 
 #include <set>
 #include <variant>
@@ -9,7 +9,7 @@
 
 namespace baton::prefill {
 
-absl::Status RankGrants::Check(const KvGrant& grant) const {
+absl::Status MemberGrants::Check(const KvGrant& grant) const {
   if (grant.slot >= static_cast<uint32_t>(limits_.slots)) {
     return InvalidField("grant.slot", absl::StrCat(grant.slot, " is not one of ", limits_.slots));
   }
@@ -47,7 +47,7 @@ absl::Status RankGrants::Check(const KvGrant& grant) const {
   return absl::OkStatus();
 }
 
-absl::Status RankGrants::Grant(const KvGrant& grant) {
+absl::Status MemberGrants::Grant(const KvGrant& grant) {
   if (absl::Status status = Check(grant); !status.ok()) {
     Covered<"grants: one makes no sense">();
     return status;
@@ -58,7 +58,7 @@ absl::Status RankGrants::Grant(const KvGrant& grant) {
   return absl::OkStatus();
 }
 
-absl::Status RankGrants::Revoke(uint32_t slot, uint64_t generation) {
+absl::Status MemberGrants::Revoke(uint32_t slot, uint64_t generation) {
   const auto held = held_.find({slot, generation});
   if (held == held_.end() || held->second.revoked) {
     Covered<"grants: what is revoked was not granted">();
@@ -70,13 +70,13 @@ absl::Status RankGrants::Revoke(uint32_t slot, uint64_t generation) {
   return absl::OkStatus();
 }
 
-void RankGrants::Heard(const LeaseEvent& event) {
+void MemberGrants::Heard(const LeaseEvent& event) {
   if (const auto* drained = std::get_if<KvDrained>(&event)) {
     held_.erase({drained->slot, drained->generation});
   }
 }
 
-void RankGrants::EndEpoch() {
+void MemberGrants::EndEpoch() {
   for (auto& [grant, held] : held_) {
     if (held.revoked) continue;
     Covered<"grants: an epoch ends with some">();
@@ -85,7 +85,7 @@ void RankGrants::EndEpoch() {
   }
 }
 
-int RankGrants::held_pages() const {
+int MemberGrants::held_pages() const {
   int pages = 0;
   for (const auto& [grant, held] : held_) pages += held.pages;
   return pages;

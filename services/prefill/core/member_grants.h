@@ -5,8 +5,8 @@
 // Grants come from another process, and the table holds those who give them to their promises. So
 // each is checked against what came before it; one that makes no sense ends the epoch, since the
 // members don't agree any more on what they hold.
-#ifndef SERVICES_PREFILL_CORE_RANK_GRANTS_H_
-#define SERVICES_PREFILL_CORE_RANK_GRANTS_H_
+#ifndef SERVICES_PREFILL_CORE_MEMBER_GRANTS_H_
+#define SERVICES_PREFILL_CORE_MEMBER_GRANTS_H_
 
 #include <cstdint>
 #include <functional>
@@ -31,17 +31,17 @@ class KvInlet {
   virtual void After(std::function<void()> then) = 0;
 };
 
-struct RankGrantLimits {
+struct MemberGrantLimits {
   KvPlace place;
   int kv_heads = 0;  // The model's.
   int page_count = 0;
   int slots = 0;
 };
 
-class RankGrants {
+class MemberGrants {
  public:
   // `inlet` is not owned.
-  RankGrants(const RankGrantLimits& limits, KvInlet* inlet) : limits_(limits), inlet_(inlet) {}
+  MemberGrants(const MemberGrantLimits& limits, KvInlet* inlet) : limits_(limits), inlet_(inlet) {}
 
   absl::Status Grant(const KvGrant& grant);
   absl::Status Revoke(uint32_t slot, uint64_t generation);
@@ -62,7 +62,7 @@ class RankGrants {
   };
   absl::Status Check(const KvGrant& grant) const;
 
-  const RankGrantLimits limits_;
+  const MemberGrantLimits limits_;
   KvInlet* const inlet_;
   std::map<std::pair<uint32_t, uint64_t>, Held> held_;  // By slot and generation; until drained.
   uint64_t newest_generation_ = 0;                      // Over all epochs.
@@ -70,4 +70,4 @@ class RankGrants {
 
 }  // namespace baton::prefill
 
-#endif  // SERVICES_PREFILL_CORE_RANK_GRANTS_H_
+#endif  // SERVICES_PREFILL_CORE_MEMBER_GRANTS_H_
