@@ -45,6 +45,8 @@ enum class CpuNumerics { kExact, kAuto };
 // Baton's own kernels, libtorch's operators, or no computation: waits as long as a profile says.
 enum class Backend { kNative, kTorch, kTimed };
 
+inline constexpr int kDefaultCudaGraphRows = 64;
+
 struct ExecutorOptions {
   Backend backend = Backend::kNative;
   std::string device = "cpu";  // With kTorch also "cuda" or "cuda:N".
@@ -71,6 +73,8 @@ struct ExecutorOptions {
   std::string timed_profile;            // With kTimed: a file (timed/README.md).
   // With kNative, which kernels: "" (the best that this CPU runs), "scalar", "avx2" or "avx512".
   std::string kernels;
+  // With kTorch on a GPU: steps of up to so many single tokens are captured as graphs; 0: none.
+  int cuda_graph_max_rows = kDefaultCudaGraphRows;
   // Called on the loading thread with the loaded fraction in [0, 1]; the last call has 1.
   std::function<void(double)> on_progress;
 };

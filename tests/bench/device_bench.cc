@@ -1,8 +1,11 @@
-// What steps of libtorch's layers take on a device, by the shape of Qwen3-0.6B with random weights:
-// chunks without and with a prefix, and decode steps. On a GPU tools/gpu/session shows it beside
-// what the GPU can do; on a CPU it compares builds. Prints a flat JSON object of milliseconds.
+// What steps of libtorch's layers take on a device, with random weights: chunks without and with a
+// prefix, and decode steps. On a GPU tools/gpu/session shows it beside what the GPU can do; on a
+// CPU it compares builds. Prints a flat JSON object: of each case its milliseconds, the
+// floating-point operations of its products (TFLOP/s) and the bytes that it has to read (GB/s).
 //
-//   device_bench DEVICE [LAYERS [TYPE [ROUNDS [CONTEXT]]]]
+//   device_bench DEVICE [SHAPE [LAYERS [TYPE [ROUNDS [CONTEXT]]]]]
+//
+// SHAPE is qwen3-0.6b or llama-8b, each with a small vocabulary.
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,8 +14,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <numeric>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -29,14 +33,26 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kPageSize = 64;
-constexpr int kChunkTokens = 512;
 
-RandomModelOptions Shape(int layers) {
+struct Options {
+  std::string device;
+  std::string shape;
+  int layers = 0;
+  ElementType type = ElementType::kBFloat16;
+  int rounds = 0;
+  int context = 0;
+
+  bool small() const { return shape == "qwen3-0.6b"; }
+  int chunk_tokens() const { return small() ? 512 : 8192; }
+  int batch() const { return small() ? 16 : 32; }
+};
+
+RandomModelOptions Shape(const Options& options) {
   RandomModelOptions model;
-  model.hidden_size = 1024;
-  model.intermediate_size = 3072;
-  model.num_hidden_layers = layers;
-  model.num_attention_heads = 16;
+  model.hidden_size = options.small() ? 1024 : 4096;
+  model.intermediate_size = options.small() ? 3072 : 14336;
+  model.num_hidden_layers = options.layers;
+  model.num_attention_heads = options.small() ? 16 : 32;
   model.num_key_value_heads = 8;
   model.head_dim = 128;
   model.vocab_size = 4096;
@@ -51,39 +67,71 @@ struct Run {
   int prefix = 0;
 };
 
+// What a step of these runs needs at least.
+struct Needs {
+  double operations = 0;
+  double bytes = 0;
+};
+
+Needs NeedsOf(const std::vector<Run>& runs, const RandomModelOptions& shape, ElementType type) {
+  const double head_columns = double{1} * shape.num_attention_heads * shape.head_dim;
+  const double kv_columns = double{1} * shape.num_key_value_heads * shape.head_dim;
+  const double weights =
+      shape.hidden_size * (2.0 * head_columns + 2.0 * kv_columns + 3.0 * shape.intermediate_size);
+  Needs needs;
+  needs.bytes = weights;
+  for (const Run& run : runs) {
+    const double seen = run.prefix + (run.tokens + 1) / 2.0;  // By a token, on average.
+    needs.operations += run.tokens * (2 * weights + 4 * head_columns * seen);
+    needs.bytes += 2 * kv_columns * (run.prefix + run.tokens);
+  }
+  needs.operations *= shape.num_hidden_layers;
+  needs.bytes *= shape.num_hidden_layers * static_cast<double>(ElementBytes(type));
+  return needs;
+}
+
 class Subject {
  public:
-  Subject(const std::string& model, const std::string& device, ElementType type, int context) {
+  Subject(const std::string& model, const Options& given) {
     ExecutorOptions options;
     options.model_path = model;
     options.page_size = kPageSize;
-    options.page_count = 2 * context / kPageSize + 2;
-    options.dtype = type;
-    options.kv_dtype = type;
+    const int tokens =
+        std::max(given.context * (given.batch() / 2 + 2), given.small() ? 0 : 68 << 10);
+    options.page_count = (tokens + given.chunk_tokens()) / kPageSize + given.batch();
+    options.dtype = given.type;
+    options.kv_dtype = given.type;
     options.backend = Backend::kTorch;
-    options.device = device;
+    options.device = given.device;
     auto stage = LoadStageModel(options);
     BATON_CHECK(stage.ok()) << stage.status();
     model_ = *std::move(stage);
-    pages_.resize(static_cast<size_t>(options.page_count));
-    std::iota(pages_.begin(), pages_.end(), 0);
+    // Twice, so that the pages of a sequence may begin anywhere.
+    pages_.resize(2 * static_cast<size_t>(options.page_count));
+    for (size_t i = 0; i < pages_.size(); ++i) {
+      pages_[i] = static_cast<int32_t>(i % static_cast<size_t>(options.page_count));
+    }
   }
 
-  // Sequences share pages: what they hold does not matter here.
+  // Each sequence has pages behind those of the one before, until there are no more; what they
+  // hold does not matter here.
   double Milliseconds(const std::vector<Run>& runs) {
     int longest = 0;
     for (const Run& run : runs) longest = std::max(longest, run.tokens);
     std::vector<int32_t> ids(static_cast<size_t>(longest));
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(97 * i % 4000);
     Batch batch;
+    size_t first = 0;
     for (const Run& run : runs) {
       SequenceSlice slice;
       slice.tokens = std::span(ids).first(static_cast<size_t>(run.tokens));
       slice.token_count = run.tokens;
       slice.prefix_length = run.prefix;
-      slice.pages = pages_;
+      slice.pages = std::span(pages_).subspan(first, pages_.size() / 2);
       slice.wants_logits = true;
       batch.slices.push_back(slice);
+      first += static_cast<size_t>((run.prefix + run.tokens) / kPageSize + 1);
+      first %= pages_.size() / 2;
     }
     std::vector<float> logits(runs.size() * static_cast<size_t>(model_->config().vocab_size));
     const auto begin = std::chrono::steady_clock::now();
@@ -98,41 +146,54 @@ class Subject {
   std::vector<int32_t> pages_;
 };
 
-int Main(int argc, char** argv) {
-  BATON_CHECK(argc >= 2) << "device_bench DEVICE [LAYERS [TYPE [ROUNDS [CONTEXT]]]]";
-  const auto number = [&](int index, int otherwise) {
-    return argc > index ? std::atoi(argv[index]) : otherwise;
+std::vector<std::pair<const char*, std::vector<Run>>> Cases(const Options& options) {
+  std::vector<Run> batch;
+  for (int i = 1; i <= options.batch(); ++i) {
+    batch.push_back({1, options.context * i / options.batch() - 1});
+  }
+  std::vector<Run> mixed = batch;
+  mixed.push_back({options.chunk_tokens(), options.context});
+  std::vector<std::pair<const char*, std::vector<Run>>> cases = {
+      {"chunk_first", {{options.chunk_tokens(), 0}}},
+      {"chunk_last", {{options.chunk_tokens(), options.context}}},
+      {"decode_1_short", {{1, 128}}},
+      {"decode_1", {{1, options.context}}},
+      {"decode_batch", batch},
+      {"decode_batch_and_chunk", mixed},
   };
-  const int layers = number(2, 28);
-  const auto type = ParseElementType(argc > 3 ? argv[3] : "bfloat16");
-  BATON_CHECK(type.has_value()) << argv[3];
-  const int rounds = number(4, 9);
-  const int context = number(5, 4096);
+  // Half way through a prompt of 128K: as long as the average of its chunks.
+  if (!options.small()) cases.push_back({"chunk_of_128k", {{options.chunk_tokens(), 60 << 10}}});
+  return cases;
+}
+
+int Main(int argc, char** argv) {
+  BATON_CHECK(argc >= 2) << "device_bench DEVICE [SHAPE [LAYERS [TYPE [ROUNDS [CONTEXT]]]]]";
+  const auto word = [&](int index, const char* otherwise) {
+    return argc > index ? argv[index] : otherwise;
+  };
+  const auto type = ParseElementType(word(4, "bfloat16"));
+  BATON_CHECK(type.has_value()) << argv[4];
+  const Options options = {argv[1], word(2, "qwen3-0.6b"),   std::atoi(word(3, "28")),
+                           *type,   std::atoi(word(5, "9")), std::atoi(word(6, "4096"))};
+  BATON_CHECK(options.small() || options.shape == "llama-8b") << options.shape;
   const fs::path path = fs::temp_directory_path() / absl::StrCat("baton_device_bench_", getpid());
-  const absl::Status made = MakeRandomModel(path.string(), Shape(layers));
+  const RandomModelOptions shape = Shape(options);
+  const absl::Status made = MakeRandomModel(path.string(), shape);
   BATON_CHECK(made.ok()) << made;
-  Subject subject(path.string(), argv[1], *type, context);
+  Subject subject(path.string(), options);
   std::error_code ignored;
   fs::remove_all(path, ignored);
-  std::vector<Run> batch;
-  for (int i = 1; i <= 16; ++i) batch.push_back({1, context * i / 16 - 1});
-  std::vector<Run> mixed = batch;
-  mixed.push_back({kChunkTokens, context});
-  const std::pair<const char*, std::vector<Run>> cases[] = {
-      {"chunk_first", {{kChunkTokens, 0}}},
-      {"chunk_last", {{kChunkTokens, context}}},
-      {"decode_1_short", {{1, 128}}},
-      {"decode_1", {{1, context}}},
-      {"decode_16", batch},
-      {"decode_16_and_chunk", mixed},
-  };
   nlohmann::ordered_json out;
-  for (const auto& [name, runs] : cases) {
-    subject.Milliseconds(runs);
+  for (const auto& [name, runs] : Cases(options)) {
+    for (int round = 0; round < 3; ++round) subject.Milliseconds(runs);
     std::vector<double> took;
-    took.reserve(static_cast<size_t>(rounds));
-    for (int round = 0; round < rounds; ++round) took.push_back(subject.Milliseconds(runs));
-    out[absl::StrCat(name, "_ms")] = Quantile(took, 0.5);
+    took.reserve(static_cast<size_t>(options.rounds));
+    for (int round = 0; round < options.rounds; ++round) took.push_back(subject.Milliseconds(runs));
+    const double median_ms = Quantile(took, 0.5);
+    const Needs needs = NeedsOf(runs, shape, options.type);
+    out[absl::StrCat(name, "_ms")] = median_ms;
+    out[absl::StrCat(name, "_tflops")] = needs.operations / median_ms / 1e9;
+    out[absl::StrCat(name, "_gbps")] = needs.bytes / median_ms / 1e6;
   }
   std::printf("%s\n", out.dump(1).c_str());
   return 0;

@@ -28,23 +28,33 @@ cc_library(
     ],
 )
 
+# CUDA's runtime, and the compiler that is a library of it.
 cc_library(
-    name = "nccl",
+    name = "runtime",
     hdrs = glob([
         "nvidia/cu13/include/*.h",
         "nvidia/cu13/include/*.hpp",
         "nvidia/cu13/include/crt/*",
         "nvidia/cu13/include/nv/**",
-        "nvidia/nccl/include/nccl.h",
     ]),
-    includes = [
-        "nvidia/cu13/include",
-        "nvidia/nccl/include",
+    includes = ["nvidia/cu13/include"],
+    linkopts = [
+        "-L{site}/nvidia/cu13/lib",
+        "-Wl,-rpath,{site}/nvidia/cu13/lib",
+        "-l:libcudart.so.13",
+        "-l:libnvrtc.so.13",
     ],
+    deps = [":torch"],
+)
+
+cc_library(
+    name = "nccl",
+    hdrs = ["nvidia/nccl/include/nccl.h"],
+    includes = ["nvidia/nccl/include"],
     linkopts = [
         "-L{site}/nvidia/nccl/lib",
         "-Wl,-rpath,{site}/nvidia/nccl/lib",
         "-l:libnccl.so.2",
     ],
-    deps = [":torch"],
+    deps = [":runtime"],
 )

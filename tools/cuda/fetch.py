@@ -2,7 +2,7 @@
 
 third_party/cuda/wheels.txt names the wheels with their checksums. What a compiler and a linker want of them is
 unpacked into .cache/cuda/site as a Python environment would have it, since the libraries find one another by their
-places. It is done again only if the list has changed.
+places. It is done again only if the list has changed, or another is asked for (`--wheels`).
 """
 
 import argparse
@@ -45,12 +45,12 @@ class Unusable(Exception):
     """Why there is no libtorch with CUDA here."""
 
 
-def digest():
-    return hashlib.sha256(WHEELS.read_bytes()).hexdigest()
+def digest(wheels):
+    return hashlib.sha256(wheels.read_bytes()).hexdigest()
 
 
-def is_there():
-    return READY.exists() and READY.read_text(encoding="ascii").strip() == digest()
+def is_there(wheels=WHEELS):
+    return READY.exists() and READY.read_text(encoding="ascii").strip() == digest(wheels)
 
 
 def wanted(name):
@@ -87,34 +87,41 @@ def check(site):
         raise Unusable("libc10.so has the C++ ABI of before GCC 5, and Baton has today's")
 
 
-def fetch():
+def fetch(wheels=WHEELS):
     """Fetches, unpacks and checks, unless that has been done. Unusable or registries.NotReached say why not."""
-    if is_there():
+    if is_there(wheels):
         return
+    if not wheels.is_file():
+        raise Unusable(f"{wheels} is no list of wheels")
     FOLDER.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(FOLDER).free
     if free < NEEDED_BYTES:
         raise Unusable(f"{FOLDER} has {free / 2**30:.1f} GiB free, and fetching takes {NEEDED_BYTES >> 30}")
     with tempfile.TemporaryDirectory(dir=FOLDER, prefix="fetch-") as folder:
         folder = pathlib.Path(folder)
-        say(f"fetching the wheels of {WHEELS.relative_to(ROOT)} from PyPI")
+        say(f"fetching the wheels of {wheels} from PyPI")
         python = registries.venv(folder / "venv")
-        registries.download(python, folder / "wheels", WHEELS, PYTHON_VERSION)
+        registries.download(python, folder / "wheels", wheels, PYTHON_VERSION)
         site = folder / "site"
         for wheel in sorted((folder / "wheels").glob("*.whl")):
             say(f"unpacking {wheel.name}")
             unpack(wheel, site)
             wheel.unlink()
         check(site)
-        (site / READY.name).write_text(digest() + "\n", encoding="ascii")
+        (site / READY.name).write_text(digest(wheels) + "\n", encoding="ascii")
         shutil.rmtree(SITE, ignore_errors=True)
         site.rename(SITE)
 
 
+def add_option(parser):
+    parser.add_argument("--wheels", type=pathlib.Path, default=WHEELS, help="another list, for another torch")
+
+
 def main():
-    argparse.ArgumentParser(prog="./dev cuda", description=__doc__.split("\n\n", maxsplit=1)[0]).parse_args()
+    parser = argparse.ArgumentParser(prog="./dev cuda", description=__doc__.split("\n\n", maxsplit=1)[0])
+    add_option(parser)
     try:
-        fetch()
+        fetch(parser.parse_args().wheels)
     except (Unusable, registries.NotReached) as reason:
         print(f"cuda: {reason}", file=sys.stderr)
         return 1

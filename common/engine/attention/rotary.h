@@ -2,6 +2,7 @@
 #ifndef COMMON_ENGINE_ATTENTION_ROTARY_H_
 #define COMMON_ENGINE_ATTENTION_ROTARY_H_
 
+#include <span>
 #include <vector>
 
 #include "common/model/model_config.h"
@@ -18,9 +19,12 @@ class Rotary {
   void Angles(int position, float* cos, float* sin) const;
 
   int half_dim() const { return static_cast<int>(frequencies_.size()); }
+  // Radians per position, and the magnitude, for devices that compute angles themselves.
+  std::span<const float> frequencies() const { return frequencies_; }
+  float magnitude() const { return magnitude_; }
 
  private:
-  std::vector<float> frequencies_;  // Radians per position.
+  std::vector<float> frequencies_;
   float magnitude_ = 1;
 };
 

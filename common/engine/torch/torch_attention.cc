@@ -16,7 +16,6 @@
 #include "common/engine/requirements.h"
 
 #if TORCH_VERSION_MAJOR >= 2
-#include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #endif
 
@@ -80,33 +79,6 @@ Attended AttendOnCpu(const at::Tensor& query, const at::Tensor& keys, const at::
   log_sum = log_sum.to(at::kFloat).reshape(shape);
   shape.back() = values.size(-1);
   return {output.reshape(shape), log_sum};
-}
-
-// FlashAttention 2 takes its own types, one width of keys and values, and reads groups as they are.
-bool FlashFits(const at::Tensor& query, const at::Tensor& values) {
-  constexpr int64_t kWidest = 256;
-  return query.is_cuda() && query.scalar_type() == at::kBFloat16 &&
-         query.size(-1) == values.size(-1) && query.size(-1) <= kWidest;
-}
-
-// [kv_heads, group, tokens, dim] of rows that see all keys, or with `causal` those up to their own
-// place, counted from the last key.
-Attended AttendByFlash(const at::Tensor& query, const KeyBlock& keys, bool causal, int64_t window,
-                       double scale) {
-  const int64_t kv_heads = query.size(0);
-  const int64_t group = query.size(1);
-  const int64_t rows = query.size(2);
-  const at::Tensor by_row = query.permute({2, 0, 1, 3}).flatten(1, 2).unsqueeze(0);
-  const auto laid = [](const at::Tensor& tensor) { return tensor.transpose(0, 1).unsqueeze(0); };
-  const auto sides = [&](int64_t left) {
-    return window > 0 ? std::optional<c10::SymInt>(left) : std::nullopt;
-  };
-  const auto given = at::_flash_attention_forward_symint(
-      by_row, laid(keys.first), laid(keys.second), /*cum_seq_q=*/std::nullopt,
-      /*cum_seq_k=*/std::nullopt, rows, keys.first.size(1), /*dropout_p=*/0.0, causal,
-      /*return_debug_mask=*/false, scale, sides(window - 1), sides(0));
-  return {std::get<0>(given).squeeze(0).view({rows, kv_heads, group, -1}).permute({1, 2, 0, 3}),
-          std::get<1>(given).squeeze(0).view({kv_heads, group, rows, 1})};
 }
 
 #endif
@@ -184,22 +156,6 @@ at::Tensor AttendChunk(const ChunkShape& shape, const at::Tensor& query, const K
   const int64_t lowest =
       shape.window > 0 ? std::max<int64_t>(0, shape.prefix + 1 - shape.window) : 0;
   const int64_t first = lowest / shape.page_size * shape.page_size;
-#if TORCH_VERSION_MAJOR >= 2
-  if (FlashFits(query, own.second)) {
-    if (shape.window > 0 && first < shape.prefix) {
-      const KeyBlock before = prefix(first, shape.prefix);
-      const KeyBlock all = {at::cat({before.first, own.first}, 1),
-                            at::cat({before.second, own.second}, 1)};
-      return AttendByFlash(query, all, /*causal=*/true, shape.window, shape.scale).output;
-    }
-    Attended sum = AttendByFlash(query, own, /*causal=*/true, shape.window, shape.scale);
-    for (int64_t begin = first; begin < shape.prefix; begin += kTorchFlashKeys) {
-      const int64_t end = std::min(shape.prefix, begin + kTorchFlashKeys);
-      Merge(AttendByFlash(query, prefix(begin, end), /*causal=*/false, 0, shape.scale), sum);
-    }
-    return sum.output.to(query.scalar_type());
-  }
-#endif
   const int64_t heads = query.size(0) * query.size(1);
   const int64_t key_block =
       std::max<int64_t>(1, kTorchKeyBlock / shape.page_size) * shape.page_size;

@@ -46,7 +46,7 @@ TorchStageModel::TorchStageModel(const StageSetup& setup, const TorchDevice& dev
       dtype_(setup.dtype),
       sliced_(options.slice_activations && !shard_.rank.alone()),
       device_(device),
-      rotary_(config_),
+      rotary_(config_, device_),
       group_(shard_.rank, options.row_parallel, config_.hidden_size) {}
 
 absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
@@ -65,8 +65,38 @@ absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
   BATON_ASSIGN_OR_RETURN(model->weights_,
                          LoadTorchWeights(setup, device.device(), options.on_progress));
   BATON_RETURN_IF_ERROR(model->AllocatePages());  // After the weights, as CpuStageModel does.
+  model->PrepareKernels(options.cuda_graph_max_rows);
   device.Finish(Queue::kCompute);
   return model;
+}
+
+void TorchStageModel::PrepareKernels(int most_rows) {
+  constexpr int64_t kColumns = 8;  // A kernel's load.
+  if (device_.is_host() || dtype_ != ElementType::kBFloat16 ||
+      kv_.element_type != ElementType::kBFloat16 || config_.hidden_size % kColumns != 0) {
+    return;
+  }
+  kernels_ = CreateDeviceKernels(
+      device_, {kv_.head_dim, sizes_.num_attention_heads, kv_.kv_heads, kv_.page_size});
+  if (kernels_ == nullptr) return;
+  kernels_attend_ = kernels_->fits_heads() && config_.latent.kv_rank == 0 &&
+                    !config_.qk_norm_whole && config_.rope_dim() == config_.head_dim;
+  if (most_rows == 0 || !CanBeCaptured()) return;
+  const DecodeGraphs::Options options = {most_rows, kv_.page_size, config_.sliding_window,
+                                         first_stage() ? 0 : config_.hidden_size};
+  graphs_ = std::make_unique<DecodeGraphs>(
+      device_, *kernels_, rotary_, options, [this](const TorchStep& step, const at::Tensor& input) {
+        const auto x = Layers(step, first_stage() ? Embed(step) : input);
+        TORCH_CHECK(x.ok(), x.status().ToString());
+        return last_stage() ? Logits(*x) : *x;
+      });
+}
+
+// Sums over ranks and routes to experts wait for the host.
+bool TorchStageModel::CanBeCaptured() const {
+  return kernels_attend_ && group_.alone() &&
+         std::none_of(weights_.layers.begin(), weights_.layers.end(),
+                      [](const TorchLayer& layer) { return layer.sparse; });
 }
 
 absl::Status TorchStageModel::AllocatePages() {
@@ -132,6 +162,7 @@ absl::Status TorchStageModel::Forward(const Batch& batch, const TensorView& in,
 
 absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
                                       const TensorView& out, std::span<float> logits) {
+  if (graphs_ != nullptr && graphs_->Takes(batch)) return ComputeByGraph(batch, in, out, logits);
   if (!group_.alone()) BATON_RETURN_IF_ERROR(group_.Begin(batch.TokenCount()));
   const TorchStep step =
       PlanStep(batch, ShapeOfSteps(), rotary_, ScalarTypeOf(activation_type()), device_);
@@ -141,19 +172,42 @@ absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
   } else {
     BATON_ASSIGN_OR_RETURN(x, TakeInput(in));
   }
-  for (int layer = 0; layer < kv_.layers(); ++layer) {
-    const TorchLayer& weights = weights_.layers[static_cast<size_t>(layer)];
-    BATON_ASSIGN_OR_RETURN(const at::Tensor heads,
-                           Attention(step, layer, weights, Norm(x, weights.input_norm)));
-    BATON_ASSIGN_OR_RETURN(const at::Tensor attended, Project(heads, weights.o, weights.o_bias));
-    x = x + attended;
-    BATON_ASSIGN_OR_RETURN(const at::Tensor inner,
-                           FeedForward(weights, Norm(x, weights.post_attention_norm)));
-    x = x + inner;
-  }
+  BATON_ASSIGN_OR_RETURN(x, Layers(step, x));
   if (last_stage()) return TellLogits(batch, step, x, logits);
   GiveOutput(x, out);
   return absl::OkStatus();
+}
+
+absl::Status TorchStageModel::ComputeByGraph(const Batch& batch, const TensorView& in,
+                                             const TensorView& out, std::span<float> logits) {
+  const at::Tensor x = graphs_->Run(batch, first_stage() ? at::Tensor() : View(in));
+  if (!last_stage()) {
+    GiveOutput(x, out);
+    return absl::OkStatus();
+  }
+  const at::Tensor all = ToHost(x);
+  size_t told = 0;
+  for (size_t row = 0; row < batch.slices.size(); ++row) {
+    if (!batch.slices[row].wants_logits) continue;
+    const auto columns = static_cast<size_t>(all.size(1));
+    std::copy_n(all.data_ptr<float>() + row * columns, columns, logits.data() + told * columns);
+    ++told;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<at::Tensor> TorchStageModel::Layers(const TorchStep& step, at::Tensor x) {
+  at::Tensor added;  // What the block before adds to x.
+  for (int layer = 0; layer < kv_.layers(); ++layer) {
+    const TorchLayer& weights = weights_.layers[static_cast<size_t>(layer)];
+    DeviceKernels::Normed next = AddNorm(x, added, weights.input_norm);
+    BATON_ASSIGN_OR_RETURN(const at::Tensor heads, Attention(step, layer, weights, next.normed));
+    BATON_ASSIGN_OR_RETURN(added, Project(heads, weights.o, weights.o_bias));
+    next = AddNorm(next.sum, added, weights.post_attention_norm);
+    BATON_ASSIGN_OR_RETURN(added, FeedForward(weights, next.normed));
+    x = next.sum;
+  }
+  return added.defined() ? x + added : x;
 }
 
 absl::StatusOr<at::Tensor> TorchStageModel::TakeInput(const TensorView& in) {
@@ -213,8 +267,12 @@ at::Tensor TorchStageModel::Embed(const TorchStep& step) const {
 }
 
 StepShape TorchStageModel::ShapeOfSteps() const {
-  return {kv_.page_size, kv_.kv_heads, kv_.head_dim, config_.sliding_window,
-          device_.is_host() ? kTorchGatherElements : kTorchGatherElements * kTorchDeviceGathers};
+  return {kv_.page_size,
+          kv_.kv_heads,
+          kv_.head_dim,
+          config_.sliding_window,
+          device_.is_host() ? kTorchGatherElements : kTorchGatherElements * kTorchDeviceGathers,
+          kernels_attend_};
 }
 
 // ---- Blocks ----
@@ -222,6 +280,13 @@ StepShape TorchStageModel::ShapeOfSteps() const {
 // Computed in float32 and rounded before the weight is applied, as Hugging Face does.
 at::Tensor TorchStageModel::Norm(const at::Tensor& x, const at::Tensor& weight) const {
   return Norm(x, weight, config_.rms_norm_eps);
+}
+
+DeviceKernels::Normed TorchStageModel::AddNorm(const at::Tensor& x, const at::Tensor& added,
+                                               const at::Tensor& weight) const {
+  if (kernels_ != nullptr) return kernels_->AddNorm(x, added, weight, config_.rms_norm_eps);
+  const at::Tensor sum = added.defined() ? x + added : x;
+  return {sum, Norm(sum, weight)};
 }
 
 at::Tensor TorchStageModel::Norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
@@ -266,6 +331,7 @@ absl::StatusOr<at::Tensor> TorchStageModel::Attention(const TorchStep& step, int
   if (config_.latent.kv_rank > 0) return LatentAttention(step, layer, weights, normed);
   const int64_t tokens = normed.size(0);
   const at::Tensor qkv = at::linear(normed, weights.qkv, weights.qkv_bias);
+  if (kernels_attend_) return AttentionByKernels(step, layer, weights, qkv);
   const int64_t query_size = sizes_.query_size();
   const int64_t kv_size = sizes_.kv_size();
   at::Tensor query = qkv.narrow(1, 0, query_size);
@@ -293,6 +359,7 @@ absl::StatusOr<at::Tensor> TorchStageModel::Attention(const TorchStep& step, int
 at::Tensor TorchStageModel::Inner(const TorchGated& weights, const at::Tensor& normed) const {
   const at::Tensor gate_up = at::linear(normed, weights.gate_up, weights.gate_up_bias);
   const int64_t columns = gate_up.size(1) / 2;
+  if (kernels_ != nullptr && columns % 8 == 0) return kernels_->Gate(gate_up);
   return at::silu(gate_up.narrow(1, 0, columns)) * gate_up.narrow(1, columns, columns);
 }
 
@@ -323,10 +390,24 @@ absl::StatusOr<at::Tensor> TorchStageModel::FeedForward(const TorchLayer& weight
 
 // ---- The end of the model ----
 
+at::Tensor TorchStageModel::Logits(const at::Tensor& x) const {
+  return at::linear(AddNorm(x, {}, weights_.final_norm).normed, weights_.head)
+      .to(at::kFloat)
+      .contiguous();
+}
+
+at::Tensor TorchStageModel::ToHost(const at::Tensor& tensor) const {
+  if (device_.is_host()) return tensor;
+  const at::Tensor host =
+      device_.AllocateStaging(tensor.nbytes()).view(tensor.scalar_type()).view(tensor.sizes());
+  host.copy_(tensor, /*non_blocking=*/true);
+  device_.Finish(Queue::kCompute);
+  return host;
+}
+
 absl::StatusOr<at::Tensor> TorchStageModel::Head(const at::Tensor& x) {
-  const at::Tensor part =
-      at::linear(Norm(x, weights_.final_norm), weights_.head).to(at::kFloat).contiguous();
-  if (group_.alone()) return part.to(at::kCPU);
+  const at::Tensor part = Logits(x);
+  if (group_.alone()) return ToHost(part);
   if (!device_.is_host()) return GatherOnDevice(part);
   at::Tensor all;
   std::span<float> gathered;
@@ -344,7 +425,7 @@ absl::StatusOr<at::Tensor> TorchStageModel::GatherOnDevice(const at::Tensor& par
   const at::Tensor all = at::empty({ranks, part.size(0), part.size(1)}, part.options());
   BATON_RETURN_IF_ERROR(group_.GatherParts(device_.Lend(part), device_.Lend(all)));
   if (!tells_logits()) return at::Tensor();
-  return all.permute({1, 0, 2}).reshape({part.size(0), ranks * part.size(1)}).to(at::kCPU);
+  return ToHost(all.permute({1, 0, 2}).reshape({part.size(0), ranks * part.size(1)}));
 }
 
 absl::Status TorchStageModel::TellLogits(const Batch& batch, const TorchStep& step,

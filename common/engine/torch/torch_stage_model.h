@@ -17,10 +17,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/attention/host_kv_memory.h"
-#include "common/engine/attention/rotary.h"
 #include "common/engine/kv_memory.h"
 #include "common/engine/ranks/rank_group.h"
 #include "common/engine/stage_model.h"
+#include "common/engine/torch/decode_graphs.h"
+#include "common/engine/torch/kernels/device_kernels.h"
 #include "common/engine/torch/torch_attention.h"
 #include "common/engine/torch/torch_device.h"
 #include "common/engine/torch/torch_step.h"
@@ -54,9 +55,15 @@ class TorchStageModel final : public StageModel {
                   const ExecutorOptions& options);
   absl::Status AllocatePages();
   absl::Status MakePages();
+  // On a GPU: kernels, and graphs of at most `most_rows` rows.
+  void PrepareKernels(int most_rows);
+  bool CanBeCaptured() const;
 
   absl::Status Compute(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits);
+  absl::Status ComputeByGraph(const Batch& batch, const TensorView& in, const TensorView& out,
+                              std::span<float> logits);
+  absl::StatusOr<at::Tensor> Layers(const TorchStep& step, at::Tensor x);
   // Tokens of other ranks become zeros.
   at::Tensor Embed(const TorchStep& step) const;
   // The input activations on the device, gathered from the ranks' slices.
@@ -75,13 +82,19 @@ class TorchStageModel final : public StageModel {
   at::Tensor LatentAttention(const TorchStep& step, int layer, const TorchLayer& weights,
                              const at::Tensor& normed);
   at::Tensor InHalves(const at::Tensor& heads) const;
+  // As Attention, by Baton's kernels.
+  at::Tensor AttentionByKernels(const TorchStep& step, int layer, const TorchLayer& weights,
+                                const at::Tensor& qkv) const;
   // Takes queries, keys and values [tokens, heads or kv_heads, dim], whose KV is in the pages as
   // well: [tokens, heads * value_dim]. With latent rows `value` is undefined, since keys begin with
   // it.
   at::Tensor AttendAll(const TorchStep& step, int layer, const at::Tensor& query,
                        const at::Tensor& key, const at::Tensor& value) const;
+  // [tokens, heads, value_dim]
   at::Tensor AttendChunkOf(const TorchStep::Chunk& chunk, int layer, const at::Tensor& query,
                            const KeyBlock& own, const at::Tensor& heads) const;
+  // Of `decode_rows`, in their order: [rows, heads, head_dim] to [rows, heads, value_dim].
+  at::Tensor AttendDecodeRows(const TorchStep& step, int layer, const at::Tensor& query) const;
   // Keys and values of pages, [.., kv_heads, tokens, dim] for ids [.., pages], in the layers' type.
   KeyBlock Gather(int layer, const at::Tensor& pages, const at::Tensor& heads) const;
   double attention_scale() const;
@@ -90,11 +103,18 @@ class TorchStageModel final : public StageModel {
   at::Tensor Sparse(const TorchLayer& weights, const at::Tensor& normed) const;
   absl::StatusOr<at::Tensor> FeedForward(const TorchLayer& weights, const at::Tensor& normed);
   at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const;
+  // x + added, which may be undefined, and its norm.
+  DeviceKernels::Normed AddNorm(const at::Tensor& x, const at::Tensor& added,
+                                const at::Tensor& weight) const;
   static at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight, double eps);
   // Normalises all queries, and all keys, of a token together: `heads` are [tokens, columns], of
   // which this rank has a part.
   absl::Status NormWhole(const TorchLayer& weights, at::Tensor& queries, at::Tensor& keys);
   static at::Tensor Rotate(const at::Tensor& heads, const TorchStep& step);
+  // This rank's part of the logits, float32 on the device.
+  at::Tensor Logits(const at::Tensor& x) const;
+  // A copy that the host can read; it waits for the device.
+  at::Tensor ToHost(const at::Tensor& tensor) const;
   absl::Status TellLogits(const Batch& batch, const TorchStep& step, const at::Tensor& x,
                           std::span<float> logits);
   // [rows, vocab] float32 in host memory; undefined on ranks without logits.
@@ -112,7 +132,7 @@ class TorchStageModel final : public StageModel {
   const ElementType dtype_;  // The type of weights and of all results.
   const bool sliced_;        // Whether ranks receive and send slices of the activations.
   const TorchDevice device_;
-  const Rotary rotary_;
+  const TorchRotary rotary_;
   RankGroup group_;
   // [tokens, hidden] float32 on the device: the row-parallel sums under way. The group uses it
   // until the sums are complete or the group has failed, so it must outlive a step that ends by an
@@ -123,6 +143,9 @@ class TorchStageModel final : public StageModel {
   at::Tensor pages_;              // [pages, layers, planes, kv_heads, page_size, head_dim]
   at::Tensor wide_pages_;         // The same in elements of 16 bytes, where rows have whole ones.
   std::unique_ptr<KvMemory> kv_memory_;
+  std::unique_ptr<DeviceKernels> kernels_;  // On a GPU, with bfloat16.
+  bool kernels_attend_ = false;             // Whether they fit this model's attention.
+  std::unique_ptr<DecodeGraphs> graphs_;    // Uses all of the above.
 };
 
 }  // namespace baton

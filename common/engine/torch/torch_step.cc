@@ -1,7 +1,10 @@
 #include "common/engine/torch/torch_step.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <cstring>
@@ -73,7 +76,8 @@ struct Places {
     Numbers::Place begins, ends;  // One for each row.
     std::vector<Block> blocks;
   };
-  Numbers::Place tokens, page, slot, last, kv_heads, decode_rows;
+  Numbers::Place tokens, positions, page, slot, last, kv_heads, decode_rows;
+  Numbers::Place lengths, starts, ids;  // Of PagedRows.
   std::vector<Numbers::Place> chunk_pages;
   std::vector<Group> groups;
 };
@@ -145,41 +149,65 @@ at::Tensor Unseen(const Places::Block& block, const at::Tensor& begins, const at
   return unseen.unsqueeze(1).unsqueeze(1).unsqueeze(1);
 }
 
-void PlaceAngles(const Batch& batch, const Rotary& rotary, c10::ScalarType type,
-                 const TorchDevice& device, TorchStep& step) {
-  const int64_t tokens = batch.TokenCount();
-  const int64_t half = rotary.half_dim();
-  const at::Tensor host =
-      device.AllocateStaging(static_cast<size_t>(2 * tokens * half) * sizeof(float))
-          .view(at::kFloat)
-          .view({2, tokens, 1, half});
-  auto* cos = host.data_ptr<float>();
-  float* sin = cos + tokens * half;
-  for (const SequenceSlice& slice : batch.slices) {
-    for (int token = 0; token < slice.token_count; ++token, cos += half, sin += half) {
-      rotary.Angles(slice.prefix_length + token, cos, sin);
-    }
+// The pages of all single tokens, one sequence's behind the other's.
+void PlanPaged(const std::vector<Decoding>& decoding, Numbers& numbers, Places& places) {
+  std::vector<int64_t> rows, starts, ids, lengths;
+  rows.reserve(decoding.size());
+  starts.reserve(decoding.size());
+  lengths.reserve(decoding.size());
+  for (const Decoding& one : decoding) {
+    rows.push_back(one.row);
+    starts.push_back(static_cast<int64_t>(ids.size()));
+    ids.insert(ids.end(), one.pages.begin(), one.pages.end());
+    lengths.push_back(one.end);
   }
-  const at::Tensor angles = device.Upload(host).to(type);
-  step.cos = angles.select(0, 0);
-  step.sin = angles.select(0, 1);
-  step.staging.push_back(host);
+  places.decode_rows = numbers.Add(rows);
+  places.lengths = numbers.Add(lengths);
+  places.starts = numbers.Add(starts);
+  places.ids = numbers.Add(ids);
 }
 
 }  // namespace
 
-TorchStep PlanStep(const Batch& batch, const StepShape& shape, const Rotary& rotary,
+TorchRotary::TorchRotary(const ModelConfig& config, const TorchDevice& device) : rotary_(config) {
+  if (device.is_host()) return;
+  const std::span<const float> own = rotary_.frequencies();
+  const at::Tensor host = at::empty({1, rotary_.half_dim()}, at::kFloat);
+  std::copy(own.begin(), own.end(), host.data_ptr<float>());
+  frequencies_ = host.to(device.device());
+}
+
+at::Tensor TorchRotary::Angles(const at::Tensor& positions, c10::ScalarType type) const {
+  const int64_t tokens = positions.size(0);
+  const int64_t half = rotary_.half_dim();
+  if (frequencies_.defined()) {
+    // Rounded where Rotary::Angles rounds.
+    const at::Tensor angles =
+        (positions.to(at::kFloat).unsqueeze(1) * frequencies_).to(at::kDouble).unsqueeze(1);
+    return (at::stack({angles.cos(), angles.sin()}).to(at::kFloat) * rotary_.magnitude()).to(type);
+  }
+  const at::Tensor angles = at::empty({2, tokens, 1, half}, at::kFloat);
+  auto* cos = angles.data_ptr<float>();
+  float* sin = cos + tokens * half;
+  for (int64_t token = 0; token < tokens; ++token, cos += half, sin += half) {
+    rotary_.Angles(static_cast<int>(positions.data_ptr<int64_t>()[token]), cos, sin);
+  }
+  return angles.to(type);
+}
+
+TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchRotary& rotary,
                    c10::ScalarType angles, const TorchDevice& device) {
   TorchStep step;
   Numbers numbers;
   Places places;
-  std::vector<int64_t> tokens, page, slot, last;
+  std::vector<int64_t> tokens, positions, page, slot, last;
   std::vector<Decoding> decoding;
   int64_t row = 0;
   for (const SequenceSlice& slice : batch.slices) {
     tokens.insert(tokens.end(), slice.tokens.begin(), slice.tokens.end());
     for (int64_t token = 0; token < slice.token_count; ++token) {
       const int64_t position = slice.prefix_length + token;
+      positions.push_back(position);
       page.push_back(slice.pages[static_cast<size_t>(position / shape.page_size)]);
       slot.push_back(position % shape.page_size);
     }
@@ -197,11 +225,16 @@ TorchStep PlanStep(const Batch& batch, const StepShape& shape, const Rotary& rot
   std::vector<int64_t> heads(static_cast<size_t>(shape.kv_heads));
   std::iota(heads.begin(), heads.end(), 0);
   places.tokens = numbers.Add(tokens);
+  places.positions = numbers.Add(positions);
   places.page = numbers.Add(page);
   places.slot = numbers.Add(slot);
   places.last = numbers.Add(last);
   places.kv_heads = numbers.Add(heads);
-  PlanDecodes(std::move(decoding), shape, numbers, places);
+  if (shape.paged) {
+    PlanPaged(decoding, numbers, places);
+  } else {
+    PlanDecodes(std::move(decoding), shape, numbers, places);
+  }
   numbers.Upload(device, step);
   step.tokens = numbers.View(places.tokens);
   step.page = numbers.View(places.page);
@@ -212,6 +245,10 @@ TorchStep PlanStep(const Batch& batch, const StepShape& shape, const Rotary& rot
     step.chunks[i].pages = numbers.View(places.chunk_pages[i]);
   }
   if (places.decode_rows.count > 0) step.decode_rows = numbers.View(places.decode_rows);
+  if (shape.paged) {
+    step.paged = {numbers.View(places.lengths), numbers.View(places.starts),
+                  numbers.View(places.ids)};
+  }
   int64_t first = 0;
   for (const Places::Group& group : places.groups) {
     TorchStep::DecodeGroup& told = step.decode_groups.emplace_back();
@@ -225,7 +262,9 @@ TorchStep PlanStep(const Batch& batch, const StepShape& shape, const Rotary& rot
                        : at::Tensor()});
     }
   }
-  PlaceAngles(batch, rotary, angles, device, step);
+  const at::Tensor turns = rotary.Angles(numbers.View(places.positions), angles);
+  step.cos = turns.select(0, 0);
+  step.sin = turns.select(0, 1);
   return step;
 }
 

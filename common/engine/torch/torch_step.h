@@ -12,6 +12,7 @@
 
 #include "common/engine/attention/rotary.h"
 #include "common/engine/stage_model.h"
+#include "common/engine/torch/kernels/device_kernels.h"
 #include "common/engine/torch/torch_attention.h"
 #include "common/engine/torch/torch_device.h"
 
@@ -42,9 +43,11 @@ struct TorchStep {
   at::Tensor cos, sin;    // [tokens, 1, rope_dim / 2]
   at::Tensor last;        // Rows whose logits are wanted.
   std::vector<Chunk> chunks;
-  // Single tokens, those that see the most pages first; undefined if there are none.
+  // Single tokens; undefined if there are none. Those that see the most pages are first if they
+  // are computed in groups.
   at::Tensor decode_rows;
   std::vector<DecodeGroup> decode_groups;
+  PagedRows paged;      // Instead of groups, for kernels that read pages.
   at::Tensor kv_heads;  // [heads] 0, 1, ...: beside page ids they select rows of pages.
 
   std::vector<at::Tensor> staging;  // Read by the device until the step is done.
@@ -56,9 +59,22 @@ struct StepShape {
   int64_t head_dim = 0;
   int64_t window = 0;           // As in ChunkShape.
   int64_t gather_elements = 0;  // Keys, and values, that decode rows gather at once.
+  bool paged = false;           // Whether kernels read the pages of single tokens.
 };
 
-TorchStep PlanStep(const Batch& batch, const StepShape& shape, const Rotary& rotary,
+// Rotary's angles where the layers are.
+class TorchRotary {
+ public:
+  TorchRotary(const ModelConfig& config, const TorchDevice& device);
+  // Cosines and sines of int64 `positions` on the device: [2, tokens, 1, half].
+  at::Tensor Angles(const at::Tensor& positions, c10::ScalarType type) const;
+
+ private:
+  const Rotary rotary_;
+  at::Tensor frequencies_;  // On a GPU.
+};
+
+TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchRotary& rotary,
                    c10::ScalarType angles, const TorchDevice& device);
 
 // Attention of the single tokens, in their order there: `query` is [rows, kv_heads, group,

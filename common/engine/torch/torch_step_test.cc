@@ -9,7 +9,9 @@
 #include <limits>
 #include <vector>
 
+#include "common/engine/torch/decode_graphs.h"
 #include "common/engine/torch/torch_attention.h"
+#include "common/engine/torch/torch_fused_attention.h"
 #include "common/engine/torch/torch_operators.h"
 
 namespace baton {
@@ -85,10 +87,10 @@ TEST(TorchAttentionTest, RowsThatSeeNothingOfABlockTakeNothingFromIt) {
 
 TorchDevice Cpu() { return *TorchDevice::Open("cpu"); }
 
-Rotary AnyRotary() {
+TorchRotary AnyRotary() {
   ModelConfig config;
   config.head_dim = static_cast<int>(kDim);
-  return Rotary(config);
+  return TorchRotary(config, Cpu());
 }
 
 // Sequences with one row each, of which each has pages of its own.
@@ -176,6 +178,31 @@ TEST(TorchStepTest, ChunksAndRowsOfABatchAreTold) {
   EXPECT_TRUE(step.slot.equal(at::tensor(std::vector<int64_t>{1, 1, 2, 3})));
   EXPECT_TRUE(step.last.equal(at::tensor(std::vector<int64_t>{3})));
   EXPECT_TRUE(step.decode_rows.equal(at::tensor(std::vector<int64_t>{0})));
+}
+
+TEST(TorchFusedAttentionTest, APrefixIsCutIntoFewSizes) {
+  using Blocks = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(CutPrefix(0, 0, true), Blocks{});
+  EXPECT_EQ(CutPrefix(0, 70000, false), (Blocks{{0, 32768}, {32768, 65536}, {65536, 70000}}));
+  EXPECT_EQ(CutPrefix(0, 70000, true),
+            (Blocks{{0, 32768}, {32768, 65536}, {65536, 69632}, {69632, 70000}}));
+  EXPECT_EQ(CutPrefix(64, 64 + 2048 + 2047, true), (Blocks{{64, 2112}, {2112, 4159}}));
+  EXPECT_EQ(CutPrefix(0, 7, true), (Blocks{{0, 7}}));
+}
+
+TEST(TorchFusedAttentionTest, RowsArePaddedByAQuarterAtMost) {
+  EXPECT_EQ(PaddedRows(1023), 0);
+  EXPECT_EQ(PaddedRows(1024), 1024);
+  EXPECT_EQ(PaddedRows(1025), 1280);
+  EXPECT_EQ(PaddedRows(4096), 4096);
+  EXPECT_EQ(PaddedRows(4097), 5120);
+}
+
+TEST(DecodeGraphsTest, SizesDouble) {
+  EXPECT_EQ(DecodeGraphs::Sizes(0), std::vector<int>{});
+  EXPECT_EQ(DecodeGraphs::Sizes(1), std::vector<int>{1});
+  EXPECT_EQ(DecodeGraphs::Sizes(6), (std::vector<int>{1, 2, 4, 6}));
+  EXPECT_EQ(DecodeGraphs::Sizes(8), (std::vector<int>{1, 2, 4, 8}));
 }
 
 TEST(TorchOperatorsTest, RoutesAreSortedByExpert) {

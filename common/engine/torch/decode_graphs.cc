@@ -1,0 +1,138 @@
+#include "common/engine/torch/decode_graphs.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace baton {
+namespace {
+
+// Sections of one number for each row, in this order.
+enum Section : int { kTokens, kPositions, kPages, kSlots, kLengths, kStarts, kSections };
+
+// Page ids of all rows of a step: 2 MiB.
+constexpr int64_t kMostPages = int64_t{1} << 18;
+
+}  // namespace
+
+std::vector<int> DecodeGraphs::Sizes(int most_rows) {
+  std::vector<int> sizes;
+  for (int rows = 1; rows < most_rows; rows *= 2) sizes.push_back(rows);
+  if (most_rows > 0) sizes.push_back(most_rows);
+  return sizes;
+}
+
+DecodeGraphs::DecodeGraphs(const TorchDevice& device, DeviceKernels& kernels,
+                           const TorchRotary& rotary, const Options& options,
+                           const Compute& compute)
+    : device_(device), options_(options) {
+  const int64_t count = kSections * options.most_rows + kMostPages;
+  const auto on_device = at::TensorOptions(device.device());
+  host_ = device.AllocateStaging(static_cast<size_t>(count) * sizeof(int64_t)).view(at::kLong);
+  numbers_ = at::zeros({count}, on_device.dtype(at::kLong));
+  if (options.input_columns > 0) {
+    input_ = at::zeros({options.most_rows, options.input_columns}, on_device.dtype(at::kBFloat16));
+  }
+  // Large ones first: their memory serves the others.
+  std::vector<int> sizes = Sizes(options.most_rows);
+  captured_.resize(sizes.size());
+  for (size_t i = sizes.size(); i-- > 0;) {
+    captured_[i] = Capture(sizes[i], kernels, rotary, compute);
+  }
+}
+
+TorchStep DecodeGraphs::StepOf(int64_t rows) const {
+  const auto section = [&](int which) { return numbers_.narrow(0, which * rows, rows); };
+  TorchStep step;
+  step.tokens = section(kTokens);
+  step.page = section(kPages);
+  step.slot = section(kSlots);
+  step.decode_rows = at::arange(rows, numbers_.options());
+  step.paged = {section(kLengths), section(kStarts),
+                numbers_.narrow(0, kSections * rows, kMostPages)};
+  return step;
+}
+
+DecodeGraphs::Captured DecodeGraphs::Capture(int64_t rows, DeviceKernels& kernels,
+                                             const TorchRotary& rotary,
+                                             const Compute& compute) const {
+  numbers_.zero_();
+  numbers_.narrow(0, kPages * rows, rows).fill_(-1);
+  TorchStep step = StepOf(rows);
+  const at::Tensor positions = numbers_.narrow(0, kPositions * rows, rows);
+  const at::Tensor input = input_.defined() ? input_.narrow(0, 0, rows) : at::Tensor();
+  Captured captured;
+  captured.rows = rows;
+  const auto work = [&] {
+    const at::Tensor angles = rotary.Angles(positions, at::kBFloat16);
+    step.cos = angles.select(0, 0);
+    step.sin = angles.select(0, 1);
+    captured.output = compute(step, input);
+  };
+  work();  // Libraries allocate what they need at their first call.
+  captured.output.reset();
+  device_.Finish(Queue::kCompute);
+  captured.graph = kernels.Capture(work);
+  return captured;
+}
+
+int64_t DecodeGraphs::FirstPage(const SequenceSlice& slice) const {
+  const int64_t length = int64_t{slice.prefix_length} + 1;
+  return options_.window > 0 ? std::max<int64_t>(0, length - options_.window) / options_.page_size
+                             : 0;
+}
+
+int64_t DecodeGraphs::PageCount(const SequenceSlice& slice) const {
+  return slice.prefix_length / options_.page_size + 1 - FirstPage(slice);
+}
+
+bool DecodeGraphs::Takes(const Batch& batch) const {
+  if (batch.slices.empty() || batch.slices.size() > static_cast<size_t>(options_.most_rows)) {
+    return false;
+  }
+  int64_t pages = 0;
+  for (const SequenceSlice& slice : batch.slices) {
+    if (slice.token_count != 1 || slice.on_logits != nullptr) return false;
+    pages += PageCount(slice);
+  }
+  return pages <= kMostPages;
+}
+
+at::Tensor DecodeGraphs::Run(const Batch& batch, const at::Tensor& input) {
+  const auto count = static_cast<int64_t>(batch.slices.size());
+  const auto chosen =
+      std::find_if(captured_.begin(), captured_.end(),
+                   [&](const Captured& captured) { return captured.rows >= count; });
+  BATON_CHECK(chosen != captured_.end()) << count << " rows";
+  const int64_t rows = chosen->rows;
+  auto* const numbers = host_.data_ptr<int64_t>();
+  std::fill(numbers, numbers + kSections * rows, 0);
+  std::fill(numbers + kPages * rows, numbers + (kPages + 1) * rows, -1);
+  int64_t ids = 0;
+  for (int64_t row = 0; row < count; ++row) {
+    const SequenceSlice& slice = batch.slices[static_cast<size_t>(row)];
+    const int64_t position = slice.prefix_length;
+    const int64_t first = FirstPage(slice);
+    const auto pages =
+        slice.pages.subspan(static_cast<size_t>(first), static_cast<size_t>(PageCount(slice)));
+    const auto put = [&](int section, int64_t value) { numbers[section * rows + row] = value; };
+    put(kTokens, slice.tokens.empty() ? 0 : slice.tokens[0]);
+    put(kPositions, position);
+    put(kPages, pages.back());
+    put(kSlots, position % options_.page_size);
+    put(kLengths, position + 1 - first * options_.page_size);
+    put(kStarts, ids);
+    std::copy(pages.begin(), pages.end(), numbers + kSections * rows + ids);
+    ids += static_cast<int64_t>(pages.size());
+  }
+  const int64_t used = kSections * rows + ids;
+  numbers_.narrow(0, 0, used).copy_(host_.narrow(0, 0, used), /*non_blocking=*/true);
+  if (input_.defined()) input_.narrow(0, 0, count).copy_(input, /*non_blocking=*/true);
+  chosen->graph->Replay();
+  return chosen->output.narrow(0, 0, count);
+}
+
+}  // namespace baton

@@ -1,0 +1,150 @@
+// Steps in bfloat16 on a device beside float32: as close as a CPU's bfloat16, whichever operators,
+// kernels or graphs compute them. tools/gpu/session runs it on a GPU (BATON_TEST_DEVICE); elsewhere
+// it compares a CPU with itself, and its bfloat16 with float32.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/engine/testing/model_chain.h"
+#include "common/engine/torch/torch_backend.h"
+
+namespace baton {
+namespace {
+
+struct Shape {
+  const char* name;
+  const char* architecture;
+  int head_dim;
+  int heads;
+  int kv_heads;
+  bool biases = false;
+  int window = 0;
+};
+
+void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
+
+RandomModelOptions ModelOf(const Shape& shape) {
+  RandomModelOptions model;
+  model.architecture = shape.architecture;
+  model.hidden_size = 256;
+  model.intermediate_size = 512;
+  model.num_hidden_layers = 3;
+  model.head_dim = shape.head_dim;
+  model.num_attention_heads = shape.heads;
+  model.num_key_value_heads = shape.kv_heads;
+  model.biases = shape.biases;
+  model.sliding_window = shape.window;
+  model.dtype = DType::kBF16;
+  return model;
+}
+
+ExecutorOptions OptionsOf(const Shape& shape) {
+  ExecutorOptions options = OptionsFor(ModelPath(shape.name, ModelOf(shape)));
+  options.page_count = 512;
+  options.dtype = ElementType::kFloat32;
+  return options;
+}
+
+ExecutorOptions Bfloat16(ExecutorOptions options, const std::string& device) {
+  options.backend = Backend::kTorch;
+  options.dtype = ElementType::kBFloat16;
+  options.device = device;
+  return options;
+}
+
+std::string Device() {
+  const char* const device = std::getenv("BATON_TEST_DEVICE");
+  return device != nullptr ? device : "cpu";
+}
+
+double Distance(const std::vector<float>& actual, const std::vector<float>& expected) {
+  double difference = 0;
+  double size = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(double{actual[i]} - expected[i], 2);
+    size += std::pow(double{expected[i]}, 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+using Parts = std::vector<std::pair<int, std::span<const int32_t>>>;
+
+// Long chunks with and without a prefix, a chunk beside a single token, and single tokens of
+// sequences of all lengths.
+class Steps {
+ public:
+  Steps() {
+    for (int id = 0; id < 6; ++id) {
+      prompts_.push_back(RandomPrompt(4000, static_cast<uint64_t>(id)));
+    }
+    // A CPU's operators see no difference between long and longer.
+    const size_t thousand = Device() == "cpu" ? 100 : 1000;
+    Add({{0, 5 * thousand / 2}});
+    Add({{0, thousand + 100}});
+    Add({{1, 300}, {0, 1}});
+    Add({{2, 7}, {3, 64}, {4, 65}, {5, 2}});
+    Add({{0, 1}, {1, 1}, {2, 1}, {3, 1}, {4, 1}});
+    Add({{3, 1}});
+    Add({{5, 1}, {0, 1}});
+  }
+  const std::vector<Parts>& all() const { return steps_; }
+
+ private:
+  void Add(const std::vector<std::pair<int, size_t>>& counts) {
+    Parts parts;
+    for (const auto& [id, count] : counts) {
+      size_t& begin = begins_[id];
+      parts.emplace_back(id, std::span(prompts_[static_cast<size_t>(id)]).subspan(begin, count));
+      begin += count;
+    }
+    steps_.push_back(std::move(parts));
+  }
+
+  std::vector<std::vector<int32_t>> prompts_;
+  std::map<int, size_t> begins_;
+  std::vector<Parts> steps_;
+};
+
+class TorchDeviceTest : public ::testing::TestWithParam<Shape> {};
+
+TEST_P(TorchDeviceTest, StepsAreAsCloseToFloat32AsACpus) {
+  const ExecutorOptions options = OptionsOf(GetParam());
+  Chain exact(options, {0});
+  Chain cpu(Bfloat16(options, "cpu"), {0});
+  Chain device(Bfloat16(options, Device()), {0, 1});
+  ExecutorOptions stepwise = Bfloat16(options, Device());
+  stepwise.cuda_graph_max_rows = 0;
+  Chain without_graphs(stepwise, {0});
+  const Steps steps;
+  for (size_t step = 0; step < steps.all().size(); ++step) {
+    const Parts& parts = steps.all()[step];
+    const auto expected = exact.AppendAll(parts);
+    const auto rounded = cpu.AppendAll(parts);
+    const auto actual = device.AppendAll(parts);
+    const auto eager = without_graphs.AppendAll(parts);
+    for (size_t row = 0; row < parts.size(); ++row) {
+      SCOPED_TRACE(testing::Message() << "step " << step << ", row " << row);
+      const double usual = Distance(rounded[row], expected[row]);
+      EXPECT_LT(usual, 0.1);
+      EXPECT_LT(Distance(actual[row], expected[row]), 1.5 * usual + 0.02);
+      EXPECT_LT(Distance(eager[row], expected[row]), 1.5 * usual + 0.02);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, TorchDeviceTest,
+                         ::testing::Values(Shape{"qwen3_64", "Qwen3ForCausalLM", 64, 8, 2},
+                                           Shape{"llama_128", "LlamaForCausalLM", 128, 4, 4, true},
+                                           Shape{"groups_of_7", "Qwen3ForCausalLM", 128, 7, 1},
+                                           Shape{"narrow", "Qwen3ForCausalLM", 16, 4, 2},
+                                           Shape{"no_kernels_for_80", "LlamaForCausalLM", 80, 4, 2},
+                                           Shape{"window", "MistralForCausalLM", 64, 8, 4, false,
+                                                 700}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace baton
