@@ -88,6 +88,9 @@ class Communicator;
 struct SequenceSlice : TokenRun {
   // Whether Forward computes the logits of the slice's last token (last stage only).
   bool wants_logits = false;
+  // Instead: where Forward writes the id of the last token's highest logit, the lowest id among
+  // equals, or -1 if a logit is not finite. Only for a model that picks_highest().
+  int32_t* highest = nullptr;
   // Called with the logits [rows, vocab] of all the slice's tokens, a few rows at a time and in
   // order, so that a long prompt takes bounded memory. `first` is the index in the slice of the
   // first row's token. Called on Forward's thread; it may call ParallelFor. Last stage only; null
@@ -165,6 +168,9 @@ class StageModel {
   virtual void EndGroup(const absl::Status& /*why*/) {}
   // Whether Forward returns logits: only rank 0 of the last stage does.
   bool tells_logits() const { return last_stage() && tensor_rank().rank == 0; }
+
+  // Whether a slice's `highest` may be set: on a device, whose logits then stay there.
+  virtual bool picks_highest() const { return false; }
 
   bool first_stage() const { return kv().layer_begin == 0; }
   bool last_stage() const { return kv().layer_end == config().num_hidden_layers; }

@@ -17,7 +17,7 @@ struct TokenLogprob {
 // A sampled token with what the client asked to know of its distribution.
 struct SampledToken {
   int32_t token = 0;
-  float logprob = 0;              // Natural logarithm; valid whether or not it was asked for.
+  float logprob = 0;  // Natural logarithm; 0 if it was not asked for and a device drew the token.
   std::vector<TokenLogprob> top;  // Most likely first; empty unless asked for.
   auto operator<=>(const SampledToken&) const = default;
 };

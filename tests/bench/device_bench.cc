@@ -3,9 +3,9 @@
 // CPU it compares builds. Prints a flat JSON object: of each case its milliseconds, the
 // floating-point operations of its products (TFLOP/s) and the bytes that it has to read (GB/s).
 //
-//   device_bench DEVICE [SHAPE [LAYERS [TYPE [ROUNDS [CONTEXT]]]]]
+//   device_bench DEVICE [SHAPE [LAYERS [TYPE [ROUNDS [CONTEXT [CASE]]]]]]
 //
-// SHAPE is qwen3-0.6b or llama-8b, each with a small vocabulary.
+// SHAPE is qwen3-0.6b or llama-8b, each with a small vocabulary. CASE is the only one to run.
 #include <unistd.h>
 
 #include <algorithm>
@@ -167,7 +167,7 @@ std::vector<std::pair<const char*, std::vector<Run>>> Cases(const Options& optio
 }
 
 int Main(int argc, char** argv) {
-  BATON_CHECK(argc >= 2) << "device_bench DEVICE [SHAPE [LAYERS [TYPE [ROUNDS [CONTEXT]]]]]";
+  BATON_CHECK(argc >= 2) << "device_bench DEVICE [SHAPE [LAYERS [TYPE [ROUNDS [CONTEXT [CASE]]]]]]";
   const auto word = [&](int index, const char* otherwise) {
     return argc > index ? argv[index] : otherwise;
   };
@@ -183,8 +183,10 @@ int Main(int argc, char** argv) {
   Subject subject(path.string(), options);
   std::error_code ignored;
   fs::remove_all(path, ignored);
+  const std::string_view only = word(7, "");
   nlohmann::ordered_json out;
   for (const auto& [name, runs] : Cases(options)) {
+    if (!only.empty() && only != name) continue;
     for (int round = 0; round < 3; ++round) subject.Milliseconds(runs);
     std::vector<double> took;
     took.reserve(static_cast<size_t>(options.rounds));

@@ -95,10 +95,15 @@ StepResult ThreadedExecutor::Run(const Step& step, int64_t submitted_us) {
 absl::Status ThreadedExecutor::Compute(const Step& step, int64_t submitted_us, StepResult& result) {
   Batch batch;
   batch.submitted_us = submitted_us;
+  std::vector<int32_t> highest(step.sequences.size());
   result.reported.reserve(step.sequences.size());  // Its elements are pointed to.
   for (const SequenceStep& sequence : step.sequences) {
     BATON_RETURN_IF_ERROR(CheckSequence(sequence, rows_.has_value()));
     SequenceSlice slice{TokenRun(sequence), sequence.draw.has_value()};
+    if (PicksHighest(sequence)) {
+      slice.wants_logits = false;
+      slice.highest = &highest[batch.slices.size()];
+    }
     if (sequence.report.has_value()) {
       auto* const told = &result.reported.emplace_back(std::vector<SampledToken>());
       slice.on_logits = [this, report = *sequence.report, told](int first,
@@ -109,13 +114,26 @@ absl::Status ThreadedExecutor::Compute(const Step& step, int64_t submitted_us, S
     batch.slices.push_back(std::move(slice));
   }
   const bool silent = last_stage() && !model_->tells_logits();  // Another rank draws.
-  logits_.resize(silent ? 0
-                        : static_cast<size_t>(batch.LogitsCount()) *
-                              static_cast<size_t>(config().vocab_size));
-  BATON_RETURN_IF_ERROR(model_->Forward(batch, step.in, step.out, logits_));
+  BATON_ASSIGN_OR_RETURN(const std::span<float> logits,
+                         LogitsOf(silent ? 0 : static_cast<size_t>(batch.LogitsCount())));
+  BATON_RETURN_IF_ERROR(model_->Forward(batch, step.in, step.out, logits));
   if (silent) result.reported.clear();
-  if (rows_.has_value()) DrawTokens(step, result);
+  if (rows_.has_value()) DrawTokens(step, logits, highest, result);
   return absl::OkStatus();
+}
+
+bool ThreadedExecutor::PicksHighest(const SequenceStep& sequence) const {
+  return sequence.draw.has_value() && model_->picks_highest() &&
+         Sampler::TakesHighest(*sequence.draw->params, sequence.draw->position);
+}
+
+// In memory that a device copies to at full speed.
+absl::StatusOr<std::span<float>> ThreadedExecutor::LogitsOf(size_t rows) {
+  const size_t count = rows * static_cast<size_t>(config().vocab_size);
+  if (logits_.span().bytes < count * sizeof(float)) {
+    BATON_ASSIGN_OR_RETURN(logits_, model_->AllocateActivations(count * sizeof(float)));
+  }
+  return std::span(reinterpret_cast<float*>(logits_.span().data), count);
 }
 
 void ThreadedExecutor::Report(const PromptReport& report, int first, std::span<const float> logits,
@@ -138,11 +156,23 @@ void ThreadedExecutor::Report(const PromptReport& report, int first, std::span<c
   }
 }
 
-void ThreadedExecutor::DrawTokens(const Step& step, StepResult& result) {
+void ThreadedExecutor::DrawTokens(const Step& step, std::span<const float> logits,
+                                  std::span<const int32_t> highest, StepResult& result) {
   const auto vocab = static_cast<size_t>(config().vocab_size);
   std::vector<Sampler::Row> rows;
-  for (const SequenceStep& sequence : step.sequences) {
+  std::vector<size_t> places;  // Of the rows among the results.
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    const SequenceStep& sequence = step.sequences[i];
     if (!sequence.draw.has_value()) continue;
+    if (PicksHighest(sequence)) {
+      SampledToken token;
+      token.token = highest[i];
+      result.drawn.push_back(highest[i] >= 0 ? absl::StatusOr<SampledToken>(token)
+                                             : absl::InternalError("a logit is not finite"));
+      continue;
+    }
+    places.push_back(result.drawn.size());
+    result.drawn.push_back(absl::InternalError("the row was not drawn"));
     const Draw& draw = *sequence.draw;
     if (draw.params->NeedsHistory()) {
       if (!draw.prompt.empty() && draw.params->NeedsPrompt()) draw.history->SetPrompt(draw.prompt);
@@ -155,10 +185,11 @@ void ThreadedExecutor::DrawTokens(const Step& step, StepResult& result) {
         if (constrained) draw.history->Follow(*draw.params, token);
       }
     }
-    const auto logits = std::span<const float>(logits_).subspan(rows.size() * vocab, vocab);
-    rows.push_back({logits, draw.params, draw.seed, draw.position, draw.history});
+    rows.push_back({logits.subspan(rows.size() * vocab, vocab), draw.params, draw.seed,
+                    draw.position, draw.history});
   }
-  result.drawn = rows_->Draw(rows);
+  auto drawn = rows_->Draw(rows);
+  for (size_t i = 0; i < places.size(); ++i) result.drawn[places[i]] = std::move(drawn[i]);
 }
 
 RowSampler::RowSampler(StageModel* model) : model_(model) {

@@ -75,12 +75,17 @@ class ThreadedExecutor final : public Executor {
   // is the index in the sequence of the first row's token.
   void Report(const PromptReport& report, int first, std::span<const float> logits,
               absl::StatusOr<std::vector<SampledToken>>& told);
-  void DrawTokens(const Step& step, StepResult& result);
+  // Whether the device draws for this sequence (SequenceSlice::highest).
+  bool PicksHighest(const SequenceStep& sequence) const;
+  // Room for the logits of `rows` draws.
+  absl::StatusOr<std::span<float>> LogitsOf(size_t rows);
+  void DrawTokens(const Step& step, std::span<const float> logits, std::span<const int32_t> highest,
+                  StepResult& result);
 
   const std::unique_ptr<StageModel> model_;
   const std::string failpoint_;
   std::optional<RowSampler> rows_;  // Only if the model returns logits.
-  std::vector<float> logits_;       // [draws, vocab]; kept, since it is large.
+  MemoryBuffer logits_;             // [draws, vocab]; kept, since it is large.
   std::atomic<int64_t> running_since_us_{0};
   EventLoop loop_;  // Last: its thread uses the rest.
 };

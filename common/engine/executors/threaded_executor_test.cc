@@ -43,12 +43,17 @@ class CountingModel final : public StageModel {
         all[i * kVocab + static_cast<size_t>(slice.tokens[i] + 1)] = 20;
       }
       if (slice.on_logits != nullptr) slice.on_logits(0, all);
+      if (slice.highest != nullptr) *slice.highest = picks ? slice.tokens.back() + 2 : -1;
       if (!slice.wants_logits) continue;
       std::copy_n(all.end() - kVocab, kVocab, &logits[kVocab * row++]);
     }
     return absl::OkStatus();
   }
 
+  bool picks_highest() const override { return picks || fails_to_pick; }
+
+  bool picks = false;  // Two more than the last one, which tells who drew.
+  bool fails_to_pick = false;
   std::function<void()> on_forward;
   absl::Status status;
   std::vector<int64_t> submitted_us;  // One for each step.
@@ -109,6 +114,33 @@ class ThreadedExecutorTest : public testing::Test {
   std::unique_ptr<ThreadedExecutor> executor_;
   SamplingParams greedy_;
 };
+
+TEST_F(ThreadedExecutorTest, ADeviceDrawsWhatTakesTheHighestLogitAsItIs) {
+  model_->picks = true;
+  SamplingParams told = greedy_;
+  told.logprobs = true;
+  SamplingParams warm;
+  warm.top_k = 1;
+  const std::vector<int32_t> tokens = {3};
+  const StepResult result = Run({Sequence(tokens, Draw{&told}), Sequence(tokens, Draw{&greedy_}),
+                                 Sequence(tokens), Sequence(tokens, Draw{&warm})});
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  ASSERT_EQ(result.drawn.size(), 3u);
+  EXPECT_EQ(result.drawn[0]->token, 4);
+  EXPECT_EQ(result.drawn[1]->token, 5) << "the device's";
+  EXPECT_EQ(result.drawn[2]->token, 4);
+}
+
+TEST_F(ThreadedExecutorTest, ALogitThatIsNotFiniteOnADeviceFailsItsRequestAlone) {
+  model_->fails_to_pick = true;
+  SamplingParams warm;
+  warm.top_k = 1;
+  const std::vector<int32_t> tokens = {3};
+  const StepResult result = Run({Sequence(tokens, Draw{&greedy_}), Sequence(tokens, Draw{&warm})});
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.drawn[0].status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(result.drawn[1]->token, 4);
+}
 
 TEST_F(ThreadedExecutorTest, DrawsAndReportsOfThoseThatWantIt) {
   const std::vector<int32_t> first = {1, 2, 3};

@@ -73,6 +73,10 @@ Sampler::Sampler(int vocab_size, const kernels::KernelTable& kernels)
       block_max_((static_cast<size_t>(vocab_size) + kBlock - 1) / kBlock),
       adjusted_(static_cast<size_t>(vocab_size)) {}
 
+bool Sampler::TakesHighest(const SamplingParams& params, int position) {
+  return params.temperature == 0 && !params.logprobs && !ChangesLogits(params, position);
+}
+
 bool Sampler::Scan(std::span<const float> logits, float& max) {
   BATON_CHECK(logits.size() == adjusted_.size()) << logits.size() << " logits";
   bool finite = true;

@@ -36,6 +36,9 @@ class Sampler {
     TokenHistory* history = nullptr;
   };
 
+  // Whether Sample takes the highest logit as it is and tells nothing else of the row.
+  static bool TakesHighest(const SamplingParams& params, int position);
+
   // `logprob` and `top` of the result, if asked for, are those of the model's own distribution:
   // temperature 1, without penalties, filters or masks. Internal if a logit is not finite or no
   // token is left to draw. The error fails this request, not its batch.

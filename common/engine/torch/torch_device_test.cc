@@ -3,6 +3,7 @@
 // it compares a CPU with itself, and its bfloat16 with float32.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -134,6 +135,50 @@ TEST_P(TorchDeviceTest, StepsAreAsCloseToFloat32AsACpus) {
       EXPECT_LT(Distance(eager[row], expected[row]), 1.5 * usual + 0.02);
     }
   }
+}
+
+// Of three sequences, by a graph and by a step with a chunk.
+TEST_P(TorchDeviceTest, TheDevicePicksTheHighestLogit) {
+  ExecutorOptions options = Bfloat16(OptionsOf(GetParam()), Device());
+  auto loaded = LoadStageModel(options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  StageModel& model = **loaded;
+  EXPECT_EQ(model.picks_highest(), Device() != "cpu");
+  if (!model.picks_highest()) return;
+  const auto prompt = RandomPrompt(100);
+  std::vector<std::vector<int32_t>> pages(3);
+  for (size_t i = 0; i < 3 * 8; ++i) pages[i / 8].push_back(static_cast<int32_t>(i));
+  const auto run = [&](const std::vector<int>& counts, int prefix, bool pick) {
+    Batch batch;
+    std::vector<int32_t> highest(counts.size(), -2);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      SequenceSlice slice;
+      slice.token_count = counts[i];
+      slice.prefix_length = prefix;
+      slice.tokens = std::span(prompt).subspan(static_cast<size_t>(prefix) + i,
+                                               static_cast<size_t>(counts[i]));
+      slice.pages = pages[i];
+      // The one in the middle tells its logits.
+      slice.wants_logits = !pick || i == 1;
+      if (!slice.wants_logits) slice.highest = &highest[i];
+      batch.slices.push_back(slice);
+    }
+    const auto vocab = static_cast<size_t>(model.config().vocab_size);
+    std::vector<float> logits(static_cast<size_t>(batch.LogitsCount()) * vocab);
+    const absl::Status status = model.Forward(batch, {}, {}, logits);
+    EXPECT_TRUE(status.ok()) << status;
+    size_t row = 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (!batch.slices[i].wants_logits) continue;
+      const auto begin = logits.begin() + static_cast<ptrdiff_t>(vocab * row++);
+      highest[i] = static_cast<int32_t>(
+          std::max_element(begin, begin + static_cast<ptrdiff_t>(vocab)) - begin);
+    }
+    return highest;
+  };
+  EXPECT_EQ(run({40, 41, 42}, 0, true), run({40, 41, 42}, 0, false));
+  EXPECT_EQ(run({1, 1, 1}, 40, true), run({1, 1, 1}, 40, false));
+  EXPECT_EQ(run({2, 1, 1}, 40, true), run({2, 1, 1}, 40, false));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TorchDeviceTest,

@@ -8,6 +8,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
@@ -153,7 +154,8 @@ absl::Status TorchStageModel::Forward(const Batch& batch, const TensorView& in,
     const c10::InferenceMode inference;
     const TorchDevice::Entered entered = device_.Enter(Queue::kCompute);
     absl::Status computed = Compute(batch, in, out, logits);
-    device_.Finish(Queue::kCompute);  // The step's KV must be in place when it ends.
+    // What the step gives, its KV included, must be in place when it ends.
+    device_.Finish(Queue::kCompute);
     return computed;
   });
   if (!status.ok()) group_.Fail(status);
@@ -185,14 +187,7 @@ absl::Status TorchStageModel::ComputeByGraph(const Batch& batch, const TensorVie
     GiveOutput(x, out);
     return absl::OkStatus();
   }
-  const at::Tensor all = ToHost(x);
-  size_t told = 0;
-  for (size_t row = 0; row < batch.slices.size(); ++row) {
-    if (!batch.slices[row].wants_logits) continue;
-    const auto columns = static_cast<size_t>(all.size(1));
-    std::copy_n(all.data_ptr<float>() + row * columns, columns, logits.data() + told * columns);
-    ++told;
-  }
+  TellRows(batch, x, logits);
   return absl::OkStatus();
 }
 
@@ -442,9 +437,42 @@ absl::Status TorchStageModel::TellLogits(const Batch& batch, const TorchStep& st
     row += slice.token_count;
   }
   if (step.last.size(0) == 0) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const at::Tensor told, Head(x.index_select(0, step.last)));
+  const at::Tensor last = x.index_select(0, step.last);
+  if (group_.alone()) {
+    TellRows(batch, Logits(last), logits);
+    return absl::OkStatus();
+  }
+  BATON_ASSIGN_OR_RETURN(const at::Tensor told, Head(last));
   if (tells_logits()) std::memcpy(logits.data(), told.data_ptr<float>(), logits.size_bytes());
   return absl::OkStatus();
+}
+
+void TorchStageModel::TellRows(const Batch& batch, const at::Tensor& rows,
+                               std::span<float> logits) const {
+  std::vector<int64_t> told;
+  std::vector<std::pair<int64_t, int32_t*>> picked;
+  int64_t row = 0;
+  for (const SequenceSlice& slice : batch.slices) {
+    if (slice.wants_logits) told.push_back(row);
+    if (slice.highest != nullptr) picked.emplace_back(row, slice.highest);
+    // A graph computes logits of all slices, a step of those that want any.
+    const bool wanted = slice.wants_logits || slice.highest != nullptr;
+    if (wanted || rows.size(0) == static_cast<int64_t>(batch.slices.size())) ++row;
+  }
+  at::Tensor ids;
+  if (!picked.empty()) {
+    const at::Tensor finite = rows.isfinite().all(-1);
+    ids = ToHost(rows.argmax(-1).masked_fill_(finite.logical_not(), -1));
+  }
+  for (const auto& [from, to] : picked) *to = static_cast<int32_t>(ids.data_ptr<int64_t>()[from]);
+  if (told.empty()) return;
+  const auto count = static_cast<int64_t>(told.size());
+  const at::Tensor chosen =
+      count == rows.size(0)
+          ? rows
+          : rows.index_select(0, at::tensor(told).to(rows.device(), /*non_blocking=*/false));
+  at::from_blob(logits.data(), {count, rows.size(1)}, at::kFloat)
+      .copy_(chosen, /*non_blocking=*/true);
 }
 
 }  // namespace baton

@@ -220,7 +220,7 @@ TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchRotary
           numbers.Add(std::span(slice.pages).first(static_cast<size_t>(pages))));
     }
     row += slice.token_count;
-    if (slice.wants_logits) last.push_back(row - 1);
+    if (slice.wants_logits || slice.highest != nullptr) last.push_back(row - 1);
   }
   std::vector<int64_t> heads(static_cast<size_t>(shape.kv_heads));
   std::iota(heads.begin(), heads.end(), 0);

@@ -30,9 +30,11 @@ constexpr int64_t kEight = 8;            // Columns of one load.
 constexpr int64_t kThreads = 256;        // Of a block, where rows need no other number.
 constexpr int64_t kAttendThreads = 128;  // kThreads of kernels.cu.
 constexpr int64_t kWarp = 32;
-constexpr int64_t kMostShares = 64;
-// Blocks that keep a GPU's memory busy, for each of its multiprocessors.
-constexpr int64_t kBlocksEach = 4;
+constexpr int64_t kMostShares = 128;
+// Blocks of AttendPages that a multiprocessor runs at once, and how many it gets in all, so that it
+// does not wait for one that has a long row.
+constexpr int64_t kBlocksAtOnce = 2;
+constexpr int64_t kBlocksInAll = 12;
 
 // NVRTC opens a library of its own by name, which the loader need not find, beside itself.
 void OpenBuiltins() {
@@ -119,6 +121,7 @@ class CudaKernels final : public DeviceKernels {
       options.push_back(absl::StrCat("-DHEADS=", shape.heads));
       options.push_back(absl::StrCat("-DKV_HEADS=", shape.kv_heads));
       options.push_back(absl::StrCat("-DPAGE_SIZE=", shape.page_size));
+      options.push_back(absl::StrCat("-DMOST_SHARES=", kMostShares));
     }
     const std::vector<char> code = Compile(options);
     C10_CUDA_CHECK(
@@ -181,8 +184,9 @@ class CudaKernels final : public DeviceKernels {
     const int64_t count = query.size(0);
     const int64_t group = shape_.heads / shape_.kv_heads;
     const int64_t columns = shape_.kv_heads * Divided(group, std::min<int64_t>(group, 4));
-    const int64_t shares =
-        std::clamp<int64_t>(Divided(kBlocksEach * processors_, count * columns), 1, kMostShares);
+    const int64_t wanted = count == 1 ? kBlocksAtOnce * processors_ / columns
+                                      : Divided(kBlocksInAll * processors_, count * columns);
+    const int64_t shares = std::clamp<int64_t>(wanted, 1, kMostShares);
     const auto wide = query.options().dtype(at::kFloat);
     const at::Tensor partial = at::empty({count, shape_.heads, shares, shape_.head_dim}, wide);
     const at::Tensor sums = at::empty({count, shape_.heads, shares, 2}, wide);

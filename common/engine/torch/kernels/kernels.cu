@@ -1,6 +1,6 @@
 // Baton's kernels for GPUs, in bfloat16 with sums in float32. Compiled when a model is loaded, by
-// NVRTC, for this model and this GPU: HEAD_DIM, HEADS and KV_HEADS (those of one rank) and
-// PAGE_SIZE are defined by the compiler's options (cuda_kernels.cc), if the heads fit at all. No header is included: NVRTC
+// NVRTC, for this model and this GPU: HEAD_DIM, HEADS and KV_HEADS (those of one rank),
+// PAGE_SIZE and MOST_SHARES are defined by the compiler's options (cuda_kernels.cc), if the heads fit at all. No header is included: NVRTC
 // has none on a machine that only runs Baton.
 //
 // Roundings are those of libtorch's operators for the same model: each operation that Hugging Face
@@ -250,23 +250,34 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     highest[h] = kUnseen;
     sum[h] = 0;
   }
-  for (Index base = begin; base < end; base += kKeysAtOnce * kUnits) {
-    Columns keys[kKeysAtOnce], values[kKeysAtOnce];
-    bool seen[kKeysAtOnce];
+  const auto load = [&](Index base, Columns* keys, Columns* values) {
+#pragma unroll
     for (int k = 0; k < kKeysAtOnce; ++k) {
       const Index at = base + k * kUnits + unit;
-      seen[k] = at < end;
       keys[k] = values[k] = {};
-      if (!seen[k]) continue;
+      if (at >= end) continue;
       const Index offset = own_ids[at / PAGE_SIZE] * page_stride +
                            (Index{kv_head} * PAGE_SIZE + at % PAGE_SIZE) * HEAD_DIM;
       keys[k] = LoadColumns(key_pages + offset, lane);
       values[k] = LoadColumns(value_pages + offset, lane);
     }
+  };
+  // The next keys are on their way while these are computed.
+  Columns next_keys[kKeysAtOnce], next_values[kKeysAtOnce];
+  load(begin, next_keys, next_values);
+  for (Index base = begin; base < end; base += kKeysAtOnce * kUnits) {
+    Columns keys[kKeysAtOnce], values[kKeysAtOnce];
 #pragma unroll
     for (int k = 0; k < kKeysAtOnce; ++k) {
+      keys[k] = next_keys[k];
+      values[k] = next_values[k];
+    }
+    load(base + kKeysAtOnce * kUnits, next_keys, next_values);
+#pragma unroll
+    for (int k = 0; k < kKeysAtOnce; ++k) {
+      const bool seen = base + k * kUnits + unit < end;
       float wide[16];
-      float weights[kTileHeads];
+      float scores[kTileHeads];
       Widen(keys[k], wide);
       for (int h = 0; h < kTileHeads; ++h) {
         float score = 0;
@@ -274,17 +285,17 @@ extern "C" __global__ void __launch_bounds__(kThreads)
         for (int lanes = kUnitLanes / 2; lanes > 0; lanes /= 2) {
           score += __shfl_xor_sync(kAll, score, lanes);
         }
-        weights[h] = seen[k] ? score : kUnseen;
+        scores[h] = seen ? score : kUnseen;
       }
       Widen(values[k], wide);
       for (int h = 0; h < kTileHeads; ++h) {
-        if (weights[h] > highest[h]) {
-          const float kept = exp2f(highest[h] - weights[h]);
-          highest[h] = weights[h];
+        if (scores[h] > highest[h]) {
+          const float kept = exp2f(highest[h] - scores[h]);
+          highest[h] = scores[h];
           sum[h] *= kept;
           for (int i = 0; i < 16; ++i) output[h][i] *= kept;
         }
-        const float weight = seen[k] ? exp2f(weights[h] - highest[h]) : 0.0f;
+        const float weight = seen ? exp2f(scores[h] - highest[h]) : 0.0f;
         sum[h] += weight;
         for (int i = 0; i < 16; ++i) output[h][i] += weight * wide[i];
       }
@@ -327,14 +338,24 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 extern "C" __global__ void JoinShares(const float* partial, const float* sums, int shares,
                                       Half* output) {
   const Index first = Index{blockIdx.x} * shares;
+  __shared__ float weights[MOST_SHARES];
+  for (int i = threadIdx.x; i < shares; i += HEAD_DIM) weights[i] = sums[2 * (first + i)];
+  __syncthreads();
   float top = kUnseen;
-  for (int i = 0; i < shares; ++i) top = fmaxf(top, sums[2 * (first + i)]);
+  for (int i = 0; i < shares; ++i) top = fmaxf(top, weights[i]);
+  __syncthreads();
+  __shared__ float totals[MOST_SHARES];
+  for (int i = threadIdx.x; i < shares; i += HEAD_DIM) {
+    weights[i] = exp2f(weights[i] - top);
+    totals[i] = weights[i] * sums[2 * (first + i) + 1];
+  }
+  __syncthreads();
   float value = 0;
   float total = 0;
+#pragma unroll 8
   for (int i = 0; i < shares; ++i) {
-    const float weight = exp2f(sums[2 * (first + i)] - top);
-    value += partial[(first + i) * HEAD_DIM + threadIdx.x] * weight;
-    total += sums[2 * (first + i) + 1] * weight;
+    value += partial[(first + i) * HEAD_DIM + threadIdx.x] * weights[i];
+    total += totals[i];
   }
   const float given = total > 0 ? value / total : 0.0f;
   output[Index{blockIdx.x} * HEAD_DIM + threadIdx.x] = static_cast<Half>(Pack(given, 0.0f));
