@@ -7,7 +7,6 @@
 #include <ATen/ops/index_put.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rsqrt.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
@@ -22,6 +21,7 @@
 #include "common/engine/requirements.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/torch/device_kv_memory.h"
+#include "common/engine/torch/torch_experts.h"
 #include "common/engine/torch/torch_operators.h"
 
 namespace baton {
@@ -356,36 +356,21 @@ absl::StatusOr<at::Tensor> TorchStageModel::Attention(const TorchStep& step, int
   return AttendAll(step, layer, query, key, value);
 }
 
-at::Tensor TorchStageModel::Inner(const TorchGated& weights, const at::Tensor& normed) const {
-  const at::Tensor gate_up = at::linear(normed, weights.gate_up, weights.gate_up_bias);
-  const int64_t columns = gate_up.size(1) / 2;
-  if (kernels_ != nullptr && columns % 8 == 0) return kernels_->Gate(gate_up);
-  return at::silu(gate_up.narrow(1, 0, columns)) * gate_up.narrow(1, columns, columns);
-}
-
 at::Tensor TorchStageModel::Sparse(const TorchLayer& weights, const at::Tensor& normed) const {
   const Experts& experts = config_.experts;
-  const ExpertRuns runs = SortRoutes(
-      RouteRows(experts, at::linear(normed, weights.router), weights.router_bias), experts.count);
-  at::Tensor sum = at::zeros({normed.size(0), normed.size(1)}, normed.options());
-  auto id = static_cast<size_t>(shard_.experts.begin);
-  for (const TorchGated& expert : weights.experts) {
-    const int64_t begin = runs.begin[id++];
-    const int64_t count = runs.begin[id] - begin;
-    if (count == 0) continue;
-    const at::Tensor rows = runs.rows.narrow(0, begin, count);
-    const at::Tensor added =
-        at::linear(Inner(expert, normed.index_select(0, rows)), expert.down, expert.down_bias);
-    sum.index_add_(0, rows, added * runs.shares.narrow(0, begin, count).to(added.scalar_type()));
-  }
+  const Routes routes = RouteRows(experts, at::linear(normed, weights.router), weights.router_bias);
+  const at::Tensor sum = AddExperts(
+      {shard_.experts.begin, experts.count, weights.experts, weights.stacked, kernels_.get()},
+      routes, normed);
   if (!weights.shared.has_value()) return sum;
-  return sum + at::linear(Inner(*weights.shared, normed), weights.shared->down);
+  return sum + at::linear(GatedRows(*weights.shared, normed, kernels_.get()), weights.shared->down);
 }
 
 absl::StatusOr<at::Tensor> TorchStageModel::FeedForward(const TorchLayer& weights,
                                                         const at::Tensor& normed) {
   if (weights.sparse) return Sum(Sparse(weights, normed));
-  return Project(Inner(weights.mlp, normed), weights.mlp.down, weights.mlp.down_bias);
+  return Project(GatedRows(weights.mlp, normed, kernels_.get()), weights.mlp.down,
+                 weights.mlp.down_bias);
 }
 
 // ---- The end of the model ----

@@ -76,7 +76,7 @@ class TorchStageModel final : public StageModel {
   absl::StatusOr<at::Tensor> Project(const at::Tensor& rows, const at::Tensor& weight,
                                      const at::Tensor& bias);
   StepShape ShapeOfSteps() const;
-  // Attention and Inner return the input of their row-parallel projection.
+  // Returns the input of its row-parallel projection.
   absl::StatusOr<at::Tensor> Attention(const TorchStep& step, int layer, const TorchLayer& weights,
                                        const at::Tensor& normed);
   at::Tensor LatentAttention(const TorchStep& step, int layer, const TorchLayer& weights,
@@ -98,7 +98,6 @@ class TorchStageModel final : public StageModel {
   // Keys and values of pages, [.., kv_heads, tokens, dim] for ids [.., pages], in the layers' type.
   KeyBlock Gather(int layer, const at::Tensor& pages, const at::Tensor& heads) const;
   double attention_scale() const;
-  at::Tensor Inner(const TorchGated& weights, const at::Tensor& normed) const;
   // What this rank's experts add to the rows, which the ranks then sum.
   at::Tensor Sparse(const TorchLayer& weights, const at::Tensor& normed) const;
   absl::StatusOr<at::Tensor> FeedForward(const TorchLayer& weights, const at::Tensor& normed);
