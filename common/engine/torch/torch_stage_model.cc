@@ -20,7 +20,6 @@
 #include "common/engine/attention/host_kv_memory.h"
 #include "common/engine/requirements.h"
 #include "common/engine/stage_model.h"
-#include "common/engine/torch/device_kv_memory.h"
 #include "common/engine/torch/torch_experts.h"
 #include "common/engine/torch/torch_operators.h"
 
@@ -64,7 +63,9 @@ absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
   std::unique_ptr<TorchStageModel> model(new TorchStageModel(setup, device, options));
   BATON_ASSIGN_OR_RETURN(model->weights_,
                          LoadTorchWeights(setup, device.device(), options.on_progress));
-  BATON_RETURN_IF_ERROR(model->AllocatePages());  // After the weights, as CpuStageModel does.
+  // After the weights, as CpuStageModel does.
+  BATON_RETURN_IF_ERROR(
+      model->AllocatePages(options.give_back_landings ? Landings::kGivenBack : Landings::kKept));
   model->PrepareKernels(options.cuda_graph_max_rows);
   device.Finish(Queue::kCompute);
   return model;
@@ -99,22 +100,22 @@ bool TorchStageModel::CanBeCaptured() const {
                       [](const TorchLayer& layer) { return layer.sparse; });
 }
 
-absl::Status TorchStageModel::AllocatePages() {
-  BATON_RETURN_IF_ERROR(MakePages());
+absl::Status TorchStageModel::AllocatePages(Landings landings) {
+  BATON_RETURN_IF_ERROR(MakePages(landings));
   // What copies pages copies element by element.
   const bool whole = pages_.size(-1) * pages_.element_size() % c10::elementSize(kWide) == 0;
   wide_pages_ = whole ? pages_.view(kWide) : pages_;
   return absl::OkStatus();
 }
 
-absl::Status TorchStageModel::MakePages() {
+absl::Status TorchStageModel::MakePages(Landings landings) {
   const std::vector<int64_t> shape = {kv_.page_count, kv_.layers(),  kv_.planes,
                                       kv_.kv_heads,   kv_.page_size, kv_.head_dim};
   const c10::ScalarType type = ScalarTypeOf(kv_.element_type);
   if (!device_.is_host()) {
     pages_ = at::zeros(shape, at::TensorOptions(type).device(device_.device()));
     device_.Finish(Queue::kCompute);
-    BATON_ASSIGN_OR_RETURN(kv_memory_, DeviceKvMemory::Create(kv_, device_, pages_));
+    BATON_ASSIGN_OR_RETURN(kv_memory_, DeviceKvMemory::Create(kv_, device_, pages_, landings));
     return absl::OkStatus();
   }
   BATON_ASSIGN_OR_RETURN(pool_, KvPool::Create(kv_));

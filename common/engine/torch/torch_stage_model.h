@@ -21,6 +21,7 @@
 #include "common/engine/ranks/rank_group.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/torch/decode_graphs.h"
+#include "common/engine/torch/device_kv_memory.h"
 #include "common/engine/torch/kernels/device_kernels.h"
 #include "common/engine/torch/torch_attention.h"
 #include "common/engine/torch/torch_device.h"
@@ -53,8 +54,8 @@ class TorchStageModel final : public StageModel {
  private:
   TorchStageModel(const StageSetup& setup, const TorchDevice& device,
                   const ExecutorOptions& options);
-  absl::Status AllocatePages();
-  absl::Status MakePages();
+  absl::Status AllocatePages(Landings landings);
+  absl::Status MakePages(Landings landings);
   // On a GPU: kernels, and graphs of at most `most_rows` rows.
   void PrepareKernels(int most_rows);
   bool CanBeCaptured() const;

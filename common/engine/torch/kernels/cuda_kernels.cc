@@ -111,8 +111,7 @@ class CudaKernels final : public DeviceKernels {
       : shape_(shape),
         processors_(properties.multiProcessorCount),
         fits_heads_(FitsHeads(shape)),
-        has_grouped_products_(properties.minor == 0 &&
-                              (properties.major == 9 || properties.major == 10)),
+        has_grouped_products_(properties.major == 9 || properties.major == 10),
         pool_(at::cuda::graph_pool_handle()) {
     std::vector<std::string> options = {
         absl::StrCat("-arch=sm_", properties.major, properties.minor), "-std=c++17"};
