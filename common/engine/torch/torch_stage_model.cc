@@ -93,11 +93,13 @@ void TorchStageModel::PrepareKernels(int most_rows) {
       });
 }
 
-// Sums over ranks and routes to experts wait for the host.
+// Sums over ranks and loops over experts wait for the host.
 bool TorchStageModel::CanBeCaptured() const {
   return kernels_attend_ && group_.alone() &&
-         std::none_of(weights_.layers.begin(), weights_.layers.end(),
-                      [](const TorchLayer& layer) { return layer.sparse; });
+         std::all_of(weights_.layers.begin(), weights_.layers.end(),
+                     [this](const TorchLayer& layer) {
+                       return !layer.sparse || GroupedFits(layer.stacked, kernels_.get());
+                     });
 }
 
 absl::Status TorchStageModel::AllocatePages(Landings landings) {
