@@ -214,6 +214,12 @@ ExecutorFootprint TorchFootprintOf(const ModelConfig& config, const ExecutorShap
   // The router's scores and their softmax; an expert's rows and what it adds to all rows.
   if (config.experts.count > 0) {
     scratch += (2 * Wide{config.experts.count} + 3 * Wide{config.hidden_size}) * shape.batch_tokens;
+    // With grouped products: rows, what comes in and goes out of each product, and the outputs in
+    // the order of tokens, all in bfloat16.
+    const Wide routes =
+        std::min(Wide{kTorchGroupedRows}, Wide{config.experts.active} * shape.batch_tokens);
+    const Wide columns = 3 * Wide{config.hidden_size} + 4 * Wide{config.experts.inner};
+    if (shape.on_gpu) scratch += routes * columns / 2;
   }
   if (last && shape.all_logits) scratch += 2 * Wide{kLogitRows} * config.vocab_size;
   footprint.scratch = Saturated(scratch * kFloatBytes);

@@ -40,6 +40,8 @@ inline constexpr int64_t kTorchGatherElements = int64_t{1} << 20;
 inline constexpr int64_t kTorchDeviceGathers = 16;
 inline constexpr int64_t kTorchKeyBlock = 1024;
 inline constexpr int64_t kTorchFlashKeys = 32768;
+// Rows of experts, one for each route of a token, that a GPU multiplies together.
+inline constexpr int64_t kTorchGroupedRows = 32768;
 
 inline constexpr int kMaxThreads = 256;
 

@@ -50,6 +50,9 @@ inline constexpr int kDefaultCudaGraphRows = 64;
 struct ExecutorOptions {
   Backend backend = Backend::kNative;
   std::string device = "cpu";  // With kTorch also "cuda" or "cuda:N".
+  // On such a device: whether memory where KV has landed goes back to the kernel once it is copied.
+  // Not where a NIC may hold on to it (MayRegisterMemory, common/transport/data_plane.h).
+  bool give_back_landings = false;
   std::string model_path;      // A Hugging Face model directory.
   int64_t context_tokens = 0;  // The longest text's: see LoadModelConfig.
   // The layers to load; layer_end -1 means all up to the last. The stage with layer 0 also loads

@@ -200,6 +200,11 @@ class DataPlane {
   virtual void Shutdown() = 0;
 };
 
+// Whether a NIC may hold on to memory that messages have been placed in, since UCX keeps it
+// registered for the next one: anything but TCP, as the environment says it (UCX_TLS,
+// UCX_NET_DEVICES).
+bool MayRegisterMemory();
+
 }  // namespace baton
 
 #endif  // COMMON_TRANSPORT_DATA_PLANE_H_

@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/log.h"
 #include "common/base/stop_signal.h"
+#include "common/transport/data_plane.h"
 
 namespace baton {
 namespace {
@@ -101,6 +102,10 @@ bool OnlyTcp(std::optional<std::string_view> transports, std::optional<std::stri
   return !has_rdma_devices;
 }
 
+bool MayRegisterMemory() {
+  return !OnlyTcp(Variable("UCX_TLS"), Variable("UCX_NET_DEVICES"), HasRdmaDevices());
+}
+
 void PrepareUcxProcess() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -113,9 +118,7 @@ void PrepareUcxProcess() {
     // A peer killed behind shared memory or RDMA is noticed within one interval (UCX: 20 s). TCP
     // reports it by itself, and UCX 1.13's keepalive over TCP can crash a peer that has stood
     // still (README, "Known limits").
-    const bool only_tcp =
-        OnlyTcp(Variable("UCX_TLS"), Variable("UCX_NET_DEVICES"), HasRdmaDevices());
-    setenv("UCX_KEEPALIVE_INTERVAL", only_tcp ? "inf" : "1s", /*overwrite=*/0);
+    setenv("UCX_KEEPALIVE_INTERVAL", MayRegisterMemory() ? "1s" : "inf", /*overwrite=*/0);
     // Or UCX warns of ours for every transport that this machine lacks.
     if (getenv("UCX_WARN_UNUSED_ENV_VARS") == nullptr) {
       ucs_global_opts_set_value("WARN_UNUSED_ENV_VARS", "n");

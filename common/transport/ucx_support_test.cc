@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "common/transport/data_plane.h"
+
 namespace baton {
 namespace {
 
@@ -21,6 +25,18 @@ TEST(OnlyTcpTest, WithoutSharedMemoryItIsWhatTheDevicesAre) {
   EXPECT_FALSE(OnlyTcp("^shm", "all", true));
   EXPECT_TRUE(OnlyTcp("^shm", "lo", true)) << "the RDMA device is not used";
   EXPECT_FALSE(OnlyTcp("^shm", "eth0,mlx5_0:1", true));
+}
+
+TEST(MayRegisterMemoryTest, GoesByTheEnvironment) {
+  setenv("UCX_TLS", "tcp,self", /*overwrite=*/1);
+  EXPECT_FALSE(MayRegisterMemory());
+  setenv("UCX_TLS", "rc,tcp", /*overwrite=*/1);
+  EXPECT_TRUE(MayRegisterMemory());
+  setenv("UCX_TLS", "^shm", /*overwrite=*/1);
+  setenv("UCX_NET_DEVICES", "eth0,mlx5_0:1", /*overwrite=*/1);
+  EXPECT_TRUE(MayRegisterMemory());
+  setenv("UCX_NET_DEVICES", "eth0", /*overwrite=*/1);
+  EXPECT_FALSE(MayRegisterMemory());
 }
 
 }  // namespace

@@ -156,6 +156,7 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
                                                      : Backend::kNative;
   options.timed_profile = options_.timed_profile();
   options.device = options_.device();
+  options.give_back_landings = !MayRegisterMemory();
   options.tensor_rank = {static_cast<int>(options_.tp_rank()),
                          static_cast<int>(options_.tp_size())};
   options.slice_activations = options_.pp_send_slice() && !options.tensor_rank.alone();

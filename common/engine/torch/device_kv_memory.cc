@@ -1,9 +1,12 @@
 #include "common/engine/torch/device_kv_memory.h"
 
 #include <c10/core/InferenceMode.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -20,21 +23,24 @@ constexpr size_t kBounceBytes = size_t{4} << 20;
 
 absl::StatusOr<std::unique_ptr<DeviceKvMemory>> DeviceKvMemory::Create(const KvGeometry& geometry,
                                                                        const TorchDevice& device,
-                                                                       const at::Tensor& pages) {
+                                                                       const at::Tensor& pages,
+                                                                       Landings landings) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<KvPool> landing, KvPool::Create(geometry));
   std::unique_ptr<DeviceKvMemory> memory(
-      new DeviceKvMemory(geometry, device, pages, std::move(landing)));
+      new DeviceKvMemory(geometry, device, pages, std::move(landing), landings));
   memory->copies_.Start();
   return memory;
 }
 
 DeviceKvMemory::DeviceKvMemory(const KvGeometry& geometry, const TorchDevice& device,
-                               const at::Tensor& pages, std::unique_ptr<KvPool> landing)
+                               const at::Tensor& pages, std::unique_ptr<KvPool> landing,
+                               Landings landings)
     : geometry_(geometry),
       device_(device),
       pages_(pages.view({-1}).view(at::kByte)),
       landing_(std::move(landing)),
-      bounce_(device.AllocateStaging(kBounceBytes)),
+      landings_(landings),
+      bounces_({device.AllocateStaging(kBounceBytes), device.AllocateStaging(kBounceBytes)}),
       copies_(QueueThreadName(Queue::kCopy)) {
   BATON_CHECK(pages_.nbytes() == landing_->Bytes().size())
       << pages_.nbytes() << " bytes for " << geometry.page_count << " pages";
@@ -71,6 +77,7 @@ void DeviceKvMemory::ClearTail(int page, int valid_tokens) {
 }
 
 absl::StatusOr<uint64_t> DeviceKvMemory::TakeRoom(size_t bytes) {
+  bytes = std::bit_ceil(bytes);
   MutexLock lock(&mutex_);
   if (staged_bytes_ > 0 && staged_bytes_ + bytes > kExportStagingBytes) {
     return absl::ResourceExhaustedError(absl::StrCat("exports hold ", staged_bytes_, " of ",
@@ -148,21 +155,53 @@ absl::StatusOr<uint64_t> DeviceKvMemory::CopyIn(const std::vector<KvPiece>& piec
   XXH3_64bits_reset(state.get());
   const c10::InferenceMode inference;
   const TorchDevice::Entered entered = device_.Enter(Queue::kCopy);
+  size_t current = 0;
+  size_t filled = 0;
+  std::vector<Bounced> parts;
+  parts.reserve(pieces.size());
   for (const KvPiece& piece : pieces) {
     const size_t begin = Begin(piece);
-    for (size_t done = 0; done < piece.bytes; done += kBounceBytes) {
-      const size_t bytes = std::min(kBounceBytes, piece.bytes - done);
-      const std::byte* const landed = landing_->Bytes().data() + begin + done;
-      std::memcpy(bounce_.data_ptr(), landed, bytes);
+    for (size_t done = 0; done < piece.bytes;) {
+      const size_t bytes = std::min(kBounceBytes - filled, piece.bytes - done);
+      auto* const copy = static_cast<std::byte*>(bounces_[current].data_ptr()) + filled;
+      std::memcpy(copy, landing_->Bytes().data() + begin + done, bytes);
       // Hashes the copy that goes to the device, even if the landing memory is overwritten
       // meanwhile.
-      XXH3_64bits_update(state.get(), bounce_.data_ptr(), bytes);
-      OnDevice(begin + done, bytes)
-          .copy_(bounce_.narrow(0, 0, static_cast<int64_t>(bytes)), /*non_blocking=*/true);
-      device_.Finish(Queue::kCopy);
+      XXH3_64bits_update(state.get(), copy, bytes);
+      parts.push_back({filled, begin + done, bytes});
+      done += bytes;
+      filled += bytes;
+      if (filled < kBounceBytes) continue;
+      CopyFrom(bounces_[current], parts);
+      current = 1 - current;
+      filled = 0;
+      parts.clear();
     }
+    if (landings_ == Landings::kGivenBack) GiveBack(piece);
   }
+  CopyFrom(bounces_[current], parts);
+  device_.Finish(Queue::kCopy);
   return XXH3_64bits_digest(state.get());
+}
+
+void DeviceKvMemory::CopyFrom(const at::Tensor& bounce, const std::vector<Bounced>& parts) const {
+  // On a device copies follow each other anyway.
+  device_.Finish(Queue::kCopy);
+  for (const Bounced& part : parts) {
+    OnDevice(part.to, part.bytes)
+        .copy_(bounce.narrow(0, static_cast<int64_t>(part.from), static_cast<int64_t>(part.bytes)),
+               /*non_blocking=*/true);
+  }
+}
+
+// Neighbours' bytes may lie in the first and the last OS page.
+void DeviceKvMemory::GiveBack(const KvPiece& piece) {
+  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t begin = Begin(piece);  // The first piece begins with an OS page.
+  const size_t first = (begin + page - 1) / page * page;
+  const size_t end = (begin + piece.bytes) / page * page;
+  if (first >= end) return;
+  (void)madvise(landing_->Bytes().data() + first, end - first, MADV_DONTNEED);
 }
 
 }  // namespace baton

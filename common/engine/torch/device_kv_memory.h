@@ -3,15 +3,23 @@
 // their page. Copies have a thread and a queue (Queue::kCopy) of their own, so neither the data
 // thread nor a step waits for them. Part of the plugin.
 //
-// Landing memory is ordinary memory of the same size as the pages. The kernel provides it only
-// where something has landed: nowhere on a prefill stage. It is copied to the device through a
-// small pinned buffer. Rejected: pinning all of it, which would take the memory even in processes
-// where nothing lands.
+// Landing memory is ordinary memory as large as the pages in address space. The kernel provides it
+// only where something lands: nowhere on a prefill stage. What has landed is copied to the device
+// through two small pinned buffers, one of which is filled while the other is copied. Then its
+// whole OS pages go back to the kernel, which provides new ones when something lands there again.
+// They stay where a NIC may hold on to them, since it would go on writing to the old ones
+// (Landings). Rejected: pinning all of it, which would take the memory even in processes where
+// nothing lands.
+//
+// Exports are counted as libtorch allocates pinned memory: in powers of two. It keeps what is freed
+// for the next export of such a size, so exports of one size, which most are, never take more than
+// kExportStagingBytes together.
 #ifndef COMMON_ENGINE_TORCH_DEVICE_KV_MEMORY_H_
 #define COMMON_ENGINE_TORCH_DEVICE_KV_MEMORY_H_
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -32,13 +40,18 @@ namespace baton {
 // other.
 inline constexpr size_t kExportStagingBytes = size_t{64} << 20;
 
+// What happens to landing memory once its bytes are on the device. kGivenBack is for transports
+// that write by this process' own mappings alone: TCP, and reads of other processes.
+enum class Landings { kKept, kGivenBack };
+
 class DeviceKvMemory final : public KvMemory {
  public:
   // `pages` is contiguous: geometry.page_count pages of any type and shape on the device. Throws
   // what torch throws. ResourceExhausted if the host has no address space for the landings.
   static absl::StatusOr<std::unique_ptr<DeviceKvMemory>> Create(const KvGeometry& geometry,
                                                                 const TorchDevice& device,
-                                                                const at::Tensor& pages);
+                                                                const at::Tensor& pages,
+                                                                Landings landings);
   ~DeviceKvMemory() override { copies_.Stop(); }  // Finishes the submitted copies.
 
   void ClearTail(int page, int valid_tokens) override;
@@ -53,8 +66,15 @@ class DeviceKvMemory final : public KvMemory {
     at::Tensor memory;  // Undefined until the copy.
   };
 
+  // Bytes of a bounce buffer, and where they go among the pages.
+  struct Bounced {
+    size_t from = 0;
+    size_t to = 0;
+    size_t bytes = 0;
+  };
+
   DeviceKvMemory(const KvGeometry& geometry, const TorchDevice& device, const at::Tensor& pages,
-                 std::unique_ptr<KvPool> landing);
+                 std::unique_ptr<KvPool> landing, Landings landings);
 
   // The offset in bytes of a piece from the start of the first page.
   size_t Begin(const KvPiece& piece) const;
@@ -66,13 +86,17 @@ class DeviceKvMemory final : public KvMemory {
   absl::StatusOr<ExportedKv> CopyOut(const std::vector<KvPiece>& pieces, size_t bytes,
                                      uint64_t export_id);
   absl::StatusOr<uint64_t> CopyIn(const std::vector<KvPiece>& pieces);
+  // Starts the copies out of one bounce buffer when those out of the other have ended.
+  void CopyFrom(const at::Tensor& bounce, const std::vector<Bounced>& parts) const;
+  void GiveBack(const KvPiece& piece);
 
   const KvGeometry geometry_;
   const TorchDevice device_;
   const at::Tensor pages_;  // [bytes] uint8, on the device.
   const std::unique_ptr<KvPool> landing_;
-  const at::Tensor bounce_;  // Pinned; used by the copy thread.
-  absl::Status cleared_;     // The error of a ClearTail, if any; used by the copy thread.
+  const Landings landings_;
+  const std::array<at::Tensor, 2> bounces_;  // Pinned; used by the copy thread.
+  absl::Status cleared_;  // The error of a ClearTail, if any; used by the copy thread.
 
   Mutex mutex_;
   uint64_t next_export_ ABSL_GUARDED_BY(mutex_) = 1;

@@ -5,8 +5,11 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -49,13 +52,14 @@ class Told {
 
 class DeviceKvMemoryTest : public testing::Test {
  protected:
-  explicit DeviceKvMemoryTest(const KvGeometry& geometry = kGeometry) {
+  explicit DeviceKvMemoryTest(const KvGeometry& geometry = kGeometry,
+                              Landings landings = Landings::kGivenBack) {
     const c10::InferenceMode inference;
     pages_ = at::zeros({geometry.page_count, geometry.layers(), 2, geometry.kv_heads,
                         geometry.page_size, geometry.head_dim},
                        at::kFloat);
     for (size_t i = 0; i < pages_.nbytes(); ++i) Bytes()[i] = static_cast<std::byte>(i % 251 + 1);
-    memory_ = DeviceKvMemory::Create(geometry, *TorchDevice::Open("cpu"), pages_).value();
+    memory_ = DeviceKvMemory::Create(geometry, *TorchDevice::Open("cpu"), pages_, landings).value();
   }
 
   std::byte* Bytes() { return static_cast<std::byte*>(pages_.data_ptr()); }
@@ -67,6 +71,18 @@ class DeviceKvMemoryTest : public testing::Test {
   absl::StatusOr<uint64_t> Land(const std::vector<KvPiece>& pieces) {
     memory_->FinishLanding(pieces, landed_.Callback());
     return landed_.Await();
+  }
+  // Writes bytes that follow from `seed` where the piece lands, and returns them.
+  std::vector<std::byte> Arrive(const KvPiece& piece, size_t seed) {
+    const MemorySpan place = memory_->Landing(piece);
+    std::vector<std::byte> bytes(place.bytes);
+    for (size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<std::byte>((i + seed) * 7 >> 3);
+    std::memcpy(place.data, bytes.data(), bytes.size());
+    return bytes;
+  }
+  void ExpectOnDevice(size_t begin, const std::vector<std::byte>& bytes) {
+    EXPECT_EQ(std::memcmp(Bytes() + begin, bytes.data(), bytes.size()), 0);
   }
 
   at::Tensor pages_;
@@ -149,7 +165,17 @@ class LargePagesTest : public DeviceKvMemoryTest {
     large.page_count = 6;
     return large;
   }
-  LargePagesTest() : DeviceKvMemoryTest(Large()) {}
+  explicit LargePagesTest(Landings landings = Landings::kGivenBack)
+      : DeviceKvMemoryTest(Large(), landings) {}
+
+  // OS pages of the piece's landing memory that the kernel provides; it begins with one.
+  int64_t ResidentPages(const KvPiece& piece) {
+    const MemorySpan place = memory_->Landing(piece);
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    std::vector<unsigned char> states((place.bytes + page - 1) / page);
+    EXPECT_EQ(mincore(place.data, place.bytes, states.data()), 0);
+    return std::ranges::count_if(states, [](unsigned char state) { return (state & 1) != 0; });
+  }
 };
 
 TEST_F(LargePagesTest, ExportsBeyondTheRoomAreRefusedUntilOneIsEnded) {
@@ -174,10 +200,81 @@ TEST_F(LargePagesTest, ExportsBeyondTheRoomAreRefusedUntilOneIsEnded) {
 
 TEST_F(LargePagesTest, ALandingIsCopiedInParts) {
   const size_t page = Large().PageBytes();
-  const MemorySpan place = memory_->Landing({1, 100, page});
-  for (size_t i = 0; i < page; ++i) place.data[i] = static_cast<std::byte>(i * 7 >> 3);
-  EXPECT_EQ(Land({{1, 100, page}}).value(), XXH3_64bits(place.data, page));
-  EXPECT_EQ(std::memcmp(Bytes() + page + 100, place.data, page), 0);
+  const std::vector<std::byte> arrived = Arrive({1, 100, page}, 0);
+  EXPECT_EQ(Land({{1, 100, page}}).value(), XXH3_64bits(arrived.data(), page));
+  ExpectOnDevice(page + 100, arrived);
+}
+
+TEST_F(LargePagesTest, PiecesOfAnySizesAreCopiedTogether) {
+  const size_t page = Large().PageBytes();
+  const std::vector<KvPiece> pieces = {
+      {4, 5, (size_t{3} << 20) + 7}, {1, 1, 10}, {2, 0, page}, {0, 9, (size_t{5} << 20) - 1}};
+  std::vector<std::byte> together;
+  std::vector<std::vector<std::byte>> arrived;
+  for (const KvPiece& piece : pieces) {
+    arrived.push_back(Arrive(piece, arrived.size() * 1000));
+    together.insert(together.end(), arrived.back().begin(), arrived.back().end());
+  }
+  EXPECT_EQ(Land(pieces).value(), XXH3_64bits(together.data(), together.size()));
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    ExpectOnDevice(static_cast<size_t>(pieces[i].page) * page + pieces[i].offset_bytes, arrived[i]);
+  }
+}
+
+TEST_F(LargePagesTest, WhatHasLandedGoesBackToTheKernelAndItsPlaceIsUsedAgain) {
+  const size_t page = Large().PageBytes();
+  const KvPiece whole{2, 0, page};
+  for (const size_t seed : {1, 500}) {
+    EXPECT_EQ(ResidentPages(whole), 0);
+    const std::vector<std::byte> arrived = Arrive(whole, seed);
+    EXPECT_GT(ResidentPages(whole), 0);
+    EXPECT_EQ(Land({whole}).value(), XXH3_64bits(arrived.data(), page));
+    EXPECT_EQ(ResidentPages(whole), 0);
+    ExpectOnDevice(2 * page, arrived);
+  }
+}
+
+TEST_F(LargePagesTest, NeighboursInAnOsPageStayUntilTheyAreCopied) {
+  const size_t page = Large().PageBytes();
+  constexpr size_t kBytes = 100'000;
+  const KvPiece before{3, 0, kBytes}, piece{3, kBytes, kBytes}, behind{3, 2 * kBytes, kBytes};
+  const std::vector<std::byte> first = Arrive(before, 1);
+  const std::vector<std::byte> middle = Arrive(piece, 2);
+  const std::vector<std::byte> last = Arrive(behind, 3);
+  EXPECT_EQ(Land({piece}).value(), XXH3_64bits(middle.data(), kBytes));
+  EXPECT_EQ(Land({before}).value(), XXH3_64bits(first.data(), kBytes));
+  EXPECT_EQ(Land({behind}).value(), XXH3_64bits(last.data(), kBytes));
+  ExpectOnDevice(3 * page, first);
+  ExpectOnDevice(3 * page + kBytes, middle);
+  ExpectOnDevice(3 * page + 2 * kBytes, last);
+}
+
+class KeptLandingsTest : public LargePagesTest {
+ protected:
+  KeptLandingsTest() : LargePagesTest(Landings::kKept) {}
+};
+
+TEST_F(KeptLandingsTest, WhatHasLandedKeepsItsMemory) {
+  const KvPiece whole{2, 0, Large().PageBytes()};
+  const std::vector<std::byte> arrived = Arrive(whole, 1);
+  const int64_t resident = ResidentPages(whole);
+  EXPECT_GT(resident, 0);
+  EXPECT_EQ(Land({whole}).value(), XXH3_64bits(arrived.data(), arrived.size()));
+  EXPECT_EQ(ResidentPages(whole), resident);
+}
+
+TEST_F(LargePagesTest, ExportsAreCountedInPowersOfTwo) {
+  constexpr size_t kMib = size_t{1} << 20;
+  const auto first = Export({{0, 0, 9 * kMib}});                     // 16 MiB.
+  const auto second = Export({{1, 0, 9 * kMib}, {3, 0, 8 * kMib}});  // 32 MiB.
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  EXPECT_EQ(first->memory.bytes, 9 * kMib);
+  EXPECT_EQ(Export({{4, 0, kMib * 16 + 1}}).status().code(), absl::StatusCode::kResourceExhausted);
+  memory_->EndExport(first->export_id);
+  const auto third = Export({{4, 0, kMib * 16 + 1}});
+  ASSERT_TRUE(third.ok()) << third.status();
+  memory_->EndExport(second->export_id);
+  memory_->EndExport(third->export_id);
 }
 
 TEST(TorchDeviceTest, ADeviceThatIsNotThereIsRefusedWithBothSides) {

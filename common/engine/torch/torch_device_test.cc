@@ -24,6 +24,7 @@ struct Shape {
   int kv_heads;
   bool biases = false;
   int window = 0;
+  bool experts = false;
 };
 
 void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
@@ -40,6 +41,8 @@ RandomModelOptions ModelOf(const Shape& shape) {
   model.biases = shape.biases;
   model.sliding_window = shape.window;
   model.dtype = DType::kBF16;
+  // All of them are active: else rounding would send tokens to other experts.
+  if (shape.experts) model.num_experts_per_tok = model.num_experts;
   return model;
 }
 
@@ -181,15 +184,16 @@ TEST_P(TorchDeviceTest, TheDevicePicksTheHighestLogit) {
   EXPECT_EQ(run({2, 1, 1}, 40, true), run({2, 1, 1}, 40, false));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, TorchDeviceTest,
-                         ::testing::Values(Shape{"qwen3_64", "Qwen3ForCausalLM", 64, 8, 2},
-                                           Shape{"llama_128", "LlamaForCausalLM", 128, 4, 4, true},
-                                           Shape{"groups_of_7", "Qwen3ForCausalLM", 128, 7, 1},
-                                           Shape{"narrow", "Qwen3ForCausalLM", 16, 4, 2},
-                                           Shape{"no_kernels_for_80", "LlamaForCausalLM", 80, 4, 2},
-                                           Shape{"window", "MistralForCausalLM", 64, 8, 4, false,
-                                                 700}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, TorchDeviceTest,
+    ::testing::Values(Shape{"qwen3_64", "Qwen3ForCausalLM", 64, 8, 2},
+                      Shape{"llama_128", "LlamaForCausalLM", 128, 4, 4, true},
+                      Shape{"groups_of_7", "Qwen3ForCausalLM", 128, 7, 1},
+                      Shape{"narrow", "Qwen3ForCausalLM", 16, 4, 2},
+                      Shape{"no_kernels_for_80", "LlamaForCausalLM", 80, 4, 2},
+                      Shape{"window", "MistralForCausalLM", 64, 8, 4, false, 700},
+                      Shape{"experts", "Qwen3MoeForCausalLM", 64, 8, 2, false, 0, true}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace baton

@@ -3,8 +3,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/sort.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 
@@ -61,6 +63,22 @@ ExpertRuns SortRoutes(const Routes& routes, int64_t experts) {
     runs.begin.push_back(runs.begin.back() + counts.data_ptr<int64_t>()[id]);
   }
   return runs;
+}
+
+RouteGroups GroupRoutes(const Routes& routes, int64_t first, int64_t count, int64_t of) {
+  RouteGroups result;
+  at::Tensor groups = routes.ids.to(at::kShort);  // A GPU sorts short keys in fewer passes.
+  if (count < of) {
+    groups.sub_(first);
+    result.elsewhere = groups.lt(0).logical_or_(groups.ge(count));
+    groups.masked_fill_(result.elsewhere, count);
+  }
+  at::Tensor sorted;
+  std::tie(sorted, result.order) =
+      at::sort(groups.flatten(), /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  result.ends = at::searchsorted(sorted, at::arange(count, sorted.options()), /*out_int32=*/true,
+                                 /*right=*/true);
+  return result;
 }
 
 }  // namespace baton

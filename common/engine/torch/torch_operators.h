@@ -27,6 +27,18 @@ struct ExpertRuns {
 // On a GPU the host waits for it, once.
 ExpertRuns SortRoutes(const Routes& routes, int64_t experts);
 
+// Routes in groups, one for each of a run of experts. Nothing of it is known to the host.
+struct RouteGroups {
+  // [rows * active] The routes in the order of the groups; those to other experts come last.
+  at::Tensor order;
+  at::Tensor ends;  // [experts of the run] int32: where each group ends in that order.
+  at::Tensor
+      elsewhere;  // [rows, active] bool: those others; undefined if the run is of all experts.
+};
+
+// By the experts [first, first + count) of `of`.
+RouteGroups GroupRoutes(const Routes& routes, int64_t first, int64_t count, int64_t of);
+
 // `scores` is [rows, experts]; `bias`, [experts] float32, is undefined if the router has none.
 Routes RouteRows(const Experts& experts, const at::Tensor& scores, const at::Tensor& bias);
 

@@ -7,7 +7,6 @@
 #include <ATen/ops/index_put.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rsqrt.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
@@ -22,7 +21,7 @@
 #include "common/engine/attention/host_kv_memory.h"
 #include "common/engine/requirements.h"
 #include "common/engine/stage_model.h"
-#include "common/engine/torch/device_kv_memory.h"
+#include "common/engine/torch/torch_experts.h"
 #include "common/engine/torch/torch_operators.h"
 
 namespace baton {
@@ -65,7 +64,9 @@ absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
   std::unique_ptr<TorchStageModel> model(new TorchStageModel(setup, device, options));
   BATON_ASSIGN_OR_RETURN(model->weights_,
                          LoadTorchWeights(setup, device.device(), options.on_progress));
-  BATON_RETURN_IF_ERROR(model->AllocatePages());  // After the weights, as CpuStageModel does.
+  // After the weights, as CpuStageModel does.
+  BATON_RETURN_IF_ERROR(
+      model->AllocatePages(options.give_back_landings ? Landings::kGivenBack : Landings::kKept));
   model->PrepareKernels(options.cuda_graph_max_rows);
   device.Finish(Queue::kCompute);
   return model;
@@ -93,29 +94,31 @@ void TorchStageModel::PrepareKernels(int most_rows) {
       });
 }
 
-// Sums over ranks and routes to experts wait for the host.
+// Sums over ranks and loops over experts wait for the host.
 bool TorchStageModel::CanBeCaptured() const {
   return kernels_attend_ && group_.alone() &&
-         std::none_of(weights_.layers.begin(), weights_.layers.end(),
-                      [](const TorchLayer& layer) { return layer.sparse; });
+         std::all_of(weights_.layers.begin(), weights_.layers.end(),
+                     [this](const TorchLayer& layer) {
+                       return !layer.sparse || GroupedFits(layer.stacked, kernels_.get());
+                     });
 }
 
-absl::Status TorchStageModel::AllocatePages() {
-  BATON_RETURN_IF_ERROR(MakePages());
+absl::Status TorchStageModel::AllocatePages(Landings landings) {
+  BATON_RETURN_IF_ERROR(MakePages(landings));
   // What copies pages copies element by element.
   const bool whole = pages_.size(-1) * pages_.element_size() % c10::elementSize(kWide) == 0;
   wide_pages_ = whole ? pages_.view(kWide) : pages_;
   return absl::OkStatus();
 }
 
-absl::Status TorchStageModel::MakePages() {
+absl::Status TorchStageModel::MakePages(Landings landings) {
   const std::vector<int64_t> shape = {kv_.page_count, kv_.layers(),  kv_.planes,
                                       kv_.kv_heads,   kv_.page_size, kv_.head_dim};
   const c10::ScalarType type = ScalarTypeOf(kv_.element_type);
   if (!device_.is_host()) {
     pages_ = at::zeros(shape, at::TensorOptions(type).device(device_.device()));
     device_.Finish(Queue::kCompute);
-    BATON_ASSIGN_OR_RETURN(kv_memory_, DeviceKvMemory::Create(kv_, device_, pages_));
+    BATON_ASSIGN_OR_RETURN(kv_memory_, DeviceKvMemory::Create(kv_, device_, pages_, landings));
     return absl::OkStatus();
   }
   BATON_ASSIGN_OR_RETURN(pool_, KvPool::Create(kv_));
@@ -351,36 +354,21 @@ absl::StatusOr<at::Tensor> TorchStageModel::Attention(const TorchStep& step, int
   return AttendAll(step, layer, query, key, value);
 }
 
-at::Tensor TorchStageModel::Inner(const TorchGated& weights, const at::Tensor& normed) const {
-  const at::Tensor gate_up = at::linear(normed, weights.gate_up, weights.gate_up_bias);
-  const int64_t columns = gate_up.size(1) / 2;
-  if (kernels_ != nullptr && columns % 8 == 0) return kernels_->Gate(gate_up);
-  return at::silu(gate_up.narrow(1, 0, columns)) * gate_up.narrow(1, columns, columns);
-}
-
 at::Tensor TorchStageModel::Sparse(const TorchLayer& weights, const at::Tensor& normed) const {
   const Experts& experts = config_.experts;
-  const ExpertRuns runs = SortRoutes(
-      RouteRows(experts, at::linear(normed, weights.router), weights.router_bias), experts.count);
-  at::Tensor sum = at::zeros({normed.size(0), normed.size(1)}, normed.options());
-  auto id = static_cast<size_t>(shard_.experts.begin);
-  for (const TorchGated& expert : weights.experts) {
-    const int64_t begin = runs.begin[id++];
-    const int64_t count = runs.begin[id] - begin;
-    if (count == 0) continue;
-    const at::Tensor rows = runs.rows.narrow(0, begin, count);
-    const at::Tensor added =
-        at::linear(Inner(expert, normed.index_select(0, rows)), expert.down, expert.down_bias);
-    sum.index_add_(0, rows, added * runs.shares.narrow(0, begin, count).to(added.scalar_type()));
-  }
+  const Routes routes = RouteRows(experts, at::linear(normed, weights.router), weights.router_bias);
+  const at::Tensor sum = AddExperts(
+      {shard_.experts.begin, experts.count, weights.experts, weights.stacked, kernels_.get()},
+      routes, normed);
   if (!weights.shared.has_value()) return sum;
-  return sum + at::linear(Inner(*weights.shared, normed), weights.shared->down);
+  return sum + at::linear(GatedRows(*weights.shared, normed, kernels_.get()), weights.shared->down);
 }
 
 absl::StatusOr<at::Tensor> TorchStageModel::FeedForward(const TorchLayer& weights,
                                                         const at::Tensor& normed) {
   if (weights.sparse) return Sum(Sparse(weights, normed));
-  return Project(Inner(weights.mlp, normed), weights.mlp.down, weights.mlp.down_bias);
+  return Project(GatedRows(weights.mlp, normed, kernels_.get()), weights.mlp.down,
+                 weights.mlp.down_bias);
 }
 
 // ---- The end of the model ----

@@ -21,6 +21,7 @@
 #include "common/engine/ranks/rank_group.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/torch/decode_graphs.h"
+#include "common/engine/torch/device_kv_memory.h"
 #include "common/engine/torch/kernels/device_kernels.h"
 #include "common/engine/torch/torch_attention.h"
 #include "common/engine/torch/torch_device.h"
@@ -56,8 +57,8 @@ class TorchStageModel final : public StageModel {
  private:
   TorchStageModel(const StageSetup& setup, const TorchDevice& device,
                   const ExecutorOptions& options);
-  absl::Status AllocatePages();
-  absl::Status MakePages();
+  absl::Status AllocatePages(Landings landings);
+  absl::Status MakePages(Landings landings);
   // On a GPU: kernels, and graphs of at most `most_rows` rows.
   void PrepareKernels(int most_rows);
   bool CanBeCaptured() const;
@@ -79,7 +80,7 @@ class TorchStageModel final : public StageModel {
   absl::StatusOr<at::Tensor> Project(const at::Tensor& rows, const at::Tensor& weight,
                                      const at::Tensor& bias);
   StepShape ShapeOfSteps() const;
-  // Attention and Inner return the input of their row-parallel projection.
+  // Returns the input of its row-parallel projection.
   absl::StatusOr<at::Tensor> Attention(const TorchStep& step, int layer, const TorchLayer& weights,
                                        const at::Tensor& normed);
   at::Tensor LatentAttention(const TorchStep& step, int layer, const TorchLayer& weights,
@@ -101,7 +102,6 @@ class TorchStageModel final : public StageModel {
   // Keys and values of pages, [.., kv_heads, tokens, dim] for ids [.., pages], in the layers' type.
   KeyBlock Gather(int layer, const at::Tensor& pages, const at::Tensor& heads) const;
   double attention_scale() const;
-  at::Tensor Inner(const TorchGated& weights, const at::Tensor& normed) const;
   // What this rank's experts add to the rows, which the ranks then sum.
   at::Tensor Sparse(const TorchLayer& weights, const at::Tensor& normed) const;
   absl::StatusOr<at::Tensor> FeedForward(const TorchLayer& weights, const at::Tensor& normed);

@@ -144,6 +144,8 @@ absl::StatusOr<TorchWeights> LoadTorchWeights(StageSetup& stage, c10::Device dev
     BATON_ASSIGN_OR_RETURN(
         weights.layers.emplace_back(),
         LoadDecoderLayer<TorchLayer>(LayerWeightsOf(config, stage.shard, layer), loader));
+    TorchLayer& loaded = weights.layers.back();
+    loaded.stacked = StackExperts(loaded.experts);
   }
   if (!stage.last_stage()) return weights;
   BATON_ASSIGN_OR_RETURN(weights.final_norm, loader.Vectors({FinalNormWeight(config)}));

@@ -8,14 +8,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/engine/torch/torch_experts.h"
 #include "common/engine/weights/stage_setup.h"
 #include "common/types/kv_layout.h"
 
 namespace baton {
 
-// A vector is undefined if the model family does not have it.
-using TorchGated = GatedLayer<at::Tensor, at::Tensor>;
-using TorchLayer = DecoderLayer<at::Tensor, at::Tensor, at::Tensor>;
+struct TorchLayer : DecoderLayer<at::Tensor, at::Tensor, at::Tensor> {
+  StackedExperts stacked;  // A sparse layer's; `experts` are views of it.
+};
 
 c10::ScalarType ScalarTypeOf(ElementType type);
 

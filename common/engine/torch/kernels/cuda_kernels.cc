@@ -113,6 +113,7 @@ class CudaKernels final : public DeviceKernels {
       : shape_(shape),
         processors_(properties.multiProcessorCount),
         fits_heads_(FitsHeads(shape)),
+        has_grouped_products_(properties.major == 9 || properties.major == 10),
         pool_(at::cuda::graph_pool_handle()) {
     std::vector<std::string> options = {
         absl::StrCat("-arch=sm_", properties.major, properties.minor), "-std=c++17"};
@@ -141,6 +142,7 @@ class CudaKernels final : public DeviceKernels {
 
   bool fits_heads() const override { return fits_heads_; }
   bool has_cudnn() const override { return has_cudnn_; }
+  bool has_grouped_products() const override { return has_grouped_products_; }
 
   Normed AddNorm(const at::Tensor& x, const at::Tensor& added, const at::Tensor& weight,
                  double eps) const override {
@@ -264,6 +266,7 @@ class CudaKernels final : public DeviceKernels {
   const KernelShape shape_;
   const int64_t processors_;
   const bool fits_heads_;
+  const bool has_grouped_products_;
   const at::cuda::MempoolId_t pool_;  // Of all graphs: one of them runs at a time.
   bool has_cudnn_ = false;
   cudaLibrary_t library_ = nullptr;

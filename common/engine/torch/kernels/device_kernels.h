@@ -69,6 +69,8 @@ class DeviceKernels {
   virtual bool fits_heads() const = 0;
   // Whether cuDNN computes attention on this GPU.
   virtual bool has_cudnn() const = 0;
+  // Whether libtorch's grouped products have a kernel for this GPU; they wait for the host, else.
+  virtual bool has_grouped_products() const = 0;
 
   // RMSNorm over the last dimension, whose size is a multiple of 8. `added` may be undefined.
   virtual Normed AddNorm(const at::Tensor& x, const at::Tensor& added, const at::Tensor& weight,
