@@ -81,7 +81,7 @@ struct Metrics::Registry {
     std::vector<prometheus::Counter*> counters;
     std::vector<prometheus::Gauge*> gauges;
     std::vector<prometheus::Histogram*> histograms;
-    // Of a metric of_device alone; `gauges` then has its series while that is there.
+    // A metric of_device alone has it, and its series in `gauges` while that is there.
     prometheus::Family<prometheus::Gauge>* of_device = nullptr;
   };
 

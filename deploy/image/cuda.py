@@ -35,7 +35,7 @@ def linked(objects, site):
 
 
 def libraries(plugin, site):
-    """Of the wheels, all that is loaded; sorted."""
+    """All of the wheels that is loaded; sorted."""
     loaded = []
     for pattern in LOADED:
         matches = [path for path in sorted(site.glob(pattern)) if ".alt." not in path.name]

@@ -20,7 +20,7 @@ namespace baton {
 // who answers probes.
 class GpuMonitor {
  public:
-  // Of the GPU of --device; null on a CPU.
+  // For the GPU of --device; null on a CPU.
   static std::unique_ptr<GpuMonitor> Start(const v1::Options& options);
 
   GpuMonitor(std::function<GpuReading()> read, std::chrono::microseconds interval);
