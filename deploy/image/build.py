@@ -27,7 +27,7 @@ from tree import Tree, layer  # noqa: E402
 TORCH_PLUGIN = ROOT / "bazel-bin/common/engine/torch/libbaton_torch.so"
 USER = 65532  # As other images without a root user have it.
 UNPACKED_BYTES_MAX = 600 * 1000 * 1000
-UNPACKED_BYTES_MAX_WITH_CUDA = 4000 * 1000 * 1000
+UNPACKED_BYTES_MAX_WITH_CUDA = 4500 * 1000 * 1000
 BINARY = "/usr/bin/baton"
 # How containers of it run, as the OCI image specification names it. The Containerfile says the same.
 RUN = {"Cmd": ["--help"], "Entrypoint": [BINARY], "Env": ["PATH=/usr/bin"], "StopSignal": "SIGTERM",
