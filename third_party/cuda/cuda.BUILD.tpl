@@ -42,6 +42,7 @@ cc_library(
     includes = ["nvidia/cu13/include"],
     linkopts = [
         "-L{site}/nvidia/cu13/lib",
+        "-Wl,-rpath,$$ORIGIN/cuda/nvidia/cu13/lib",
         "-Wl,-rpath,{site}/nvidia/cu13/lib",
         "-l:libcudart.so.13",
         "-l:libnvrtc.so.13",
