@@ -1,7 +1,5 @@
 #include "common/preflight/gpus.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
@@ -9,73 +7,44 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace baton {
 namespace {
 
-constexpr char kLibrary[] = "libnvidia-ml.so.1";
 constexpr char kVariable[] = "CUDA_VISIBLE_DEVICES";
 
-// The part of NVML that is used here, as nvml.h declares it; its binary interface is stable, and so
-// its header is not needed.
-struct NvmlMemory {
-  unsigned long long total, free, used;  // NOLINT(google-runtime-int)
-};
-using NvmlDevice = void*;
-constexpr int kNvmlSuccess = 0;
-constexpr unsigned kUuidBytes = 96;
+bool Succeeds(int result) { return result == kNvmlSuccess; }
 
-class Nvml {
- public:
-  Nvml() : library_(dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL)) {
-    ready_ = Call<int()>("nvmlInit_v2") == kNvmlSuccess;
+Gpu Describe(const NvmlFunctions& nvml, unsigned index) {
+  Gpu gpu;
+  gpu.index = index;
+  NvmlDevice device = nullptr;
+  if (nvml.device == nullptr || !Succeeds(nvml.device(index, &device))) return gpu;
+  char uuid[kNvmlUuidBytes] = "";
+  if (nvml.uuid != nullptr && Succeeds(nvml.uuid(device, uuid, kNvmlUuidBytes))) gpu.uuid = uuid;
+  NvmlMemory memory = {};
+  if (nvml.memory != nullptr && Succeeds(nvml.memory(device, &memory))) {
+    gpu.free_bytes = static_cast<int64_t>(memory.free);
   }
-  ~Nvml() {
-    if (ready_) Call<int()>("nvmlShutdown");
-    if (library_ != nullptr) dlclose(library_);
-  }
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
+  return gpu;
+}
 
-  std::optional<unsigned> Count() const {
-    unsigned count = 0;
-    if (!ready_ || Call<int(unsigned*)>("nvmlDeviceGetCount_v2", &count) != kNvmlSuccess) {
-      return std::nullopt;
-    }
-    return count;
-  }
+// Nothing without a driver. NVML must be set up.
+std::optional<std::vector<Gpu>> AllGpus(const NvmlFunctions& nvml) {
+  unsigned count = 0;
+  if (nvml.count == nullptr || !Succeeds(nvml.count(&count))) return std::nullopt;
+  std::vector<Gpu> all;
+  all.reserve(count);
+  for (unsigned index = 0; index < count; ++index) all.push_back(Describe(nvml, index));
+  return all;
+}
 
-  Gpu Describe(unsigned index) const {
-    Gpu gpu;
-    NvmlDevice device = nullptr;
-    if (Call<int(unsigned, NvmlDevice*)>("nvmlDeviceGetHandleByIndex_v2", index, &device) !=
-        kNvmlSuccess) {
-      return gpu;
-    }
-    char uuid[kUuidBytes] = "";
-    if (Call<int(NvmlDevice, char*, unsigned)>("nvmlDeviceGetUUID", device, uuid, kUuidBytes) ==
-        kNvmlSuccess) {
-      gpu.uuid = uuid;
-    }
-    NvmlMemory memory = {};
-    if (Call<int(NvmlDevice, NvmlMemory*)>("nvmlDeviceGetMemoryInfo", device, &memory) ==
-        kNvmlSuccess) {
-      gpu.free_bytes = static_cast<int64_t>(memory.free);
-    }
-    return gpu;
-  }
+bool SetUp(const NvmlFunctions& nvml) { return nvml.init != nullptr && Succeeds(nvml.init()); }
 
- private:
-  // -1 if the library or the function is not there.
-  template <typename Function, typename... Arguments>
-  int Call(const char* name, Arguments... arguments) const {
-    void* const symbol = library_ == nullptr ? nullptr : dlsym(library_, name);
-    return symbol == nullptr ? -1 : reinterpret_cast<Function*>(symbol)(arguments...);
-  }
-
-  void* const library_;
-  bool ready_ = false;
-};
+void ShutDown(const NvmlFunctions& nvml) {
+  if (nvml.shutdown != nullptr) nvml.shutdown();
+}
 
 // A number, or the beginning of a UUID that only one has. A part of a GPU (MIG) counts as one of
 // unknown memory.
@@ -111,20 +80,62 @@ std::vector<Gpu> VisibleGpusOf(const std::vector<Gpu>& all,
   return visible;
 }
 
-Gpus ReadGpus() {
+std::optional<std::string> VisibleDevicesVariable() {
   const char* const text = std::getenv(kVariable);
-  const std::optional<std::string> variable =
-      text == nullptr ? std::nullopt : std::optional<std::string>(text);
+  return text == nullptr ? std::nullopt : std::optional<std::string>(text);
+}
+
+Gpus ReadGpus() {
+  const std::optional<std::string> variable = VisibleDevicesVariable();
   Gpus gpus;
   gpus.source = variable ? absl::StrCat(kVariable, "=", *variable) : "this machine";
-  const Nvml nvml;
-  const std::optional<unsigned> count = nvml.Count();
-  if (!count.has_value()) return gpus;
-  gpus.known = true;
-  std::vector<Gpu> all;
-  for (unsigned index = 0; index < *count; ++index) all.push_back(nvml.Describe(index));
-  gpus.visible = VisibleGpusOf(all, variable);
+  const NvmlFunctions nvml = LoadNvml();
+  if (!SetUp(nvml)) return gpus;
+  if (const std::optional<std::vector<Gpu>> all = AllGpus(nvml); all.has_value()) {
+    gpus.known = true;
+    gpus.visible = VisibleGpusOf(*all, variable);
+  }
+  ShutDown(nvml);
   return gpus;
+}
+
+GpuSensor::GpuSensor(const NvmlFunctions& nvml, const std::optional<std::string>& variable,
+                     size_t number)
+    : nvml_(nvml), ready_(SetUp(nvml)) {
+  if (!ready_ || nvml_.device == nullptr) return;
+  const std::vector<Gpu> visible =
+      VisibleGpusOf(AllGpus(nvml_).value_or(std::vector<Gpu>()), variable);
+  if (number >= visible.size() || !visible[number].index.has_value()) return;
+  NvmlDevice device = nullptr;
+  if (Succeeds(nvml_.device(*visible[number].index, &device))) device_ = device;
+}
+
+GpuSensor::~GpuSensor() {
+  if (ready_) ShutDown(nvml_);
+}
+
+GpuReading GpuSensor::Read() const {
+  GpuReading reading;
+  if (!device_.has_value()) return reading;
+  NvmlMemory memory = {};
+  if (nvml_.memory != nullptr && Succeeds(nvml_.memory(*device_, &memory))) {
+    reading.used_bytes = static_cast<double>(memory.used);
+    reading.total_bytes = static_cast<double>(memory.total);
+  }
+  NvmlUtilization utilization = {};
+  if (nvml_.utilization != nullptr && Succeeds(nvml_.utilization(*device_, &utilization))) {
+    reading.utilization = utilization.gpu_percent / 100.0;
+  }
+  return reading;
+}
+
+std::optional<size_t> GpuNumber(absl::string_view device) {
+  if (device == "cuda") return 0;
+  size_t number = 0;
+  if (!absl::ConsumePrefix(&device, "cuda:") || !absl::SimpleAtoi(device, &number)) {
+    return std::nullopt;
+  }
+  return number;
 }
 
 }  // namespace baton

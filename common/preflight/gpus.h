@@ -1,18 +1,24 @@
-// The GPUs of this machine that CUDA would show to a process, and their memory: from the driver's
-// NVML, which needs no CUDA, no libtorch and no memory of a GPU.
+// The GPUs of this machine that CUDA would show to a process, their memory and how busy they are:
+// from the driver's NVML.
 #ifndef COMMON_PREFLIGHT_GPUS_H_
 #define COMMON_PREFLIGHT_GPUS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "absl/strings/string_view.h"
+#include "common/preflight/nvml.h"
 
 namespace baton {
 
 struct Gpu {
   std::string uuid;        // "GPU-..."; empty where an entry names a part of a GPU (MIG).
   int64_t free_bytes = 0;  // 0: unknown.
+  // NVML's number, in the order of PCI addresses; none of a part of a GPU.
+  std::optional<unsigned> index = std::nullopt;
 };
 
 // In CUDA's numbering: the first is cuda:0.
@@ -30,6 +36,36 @@ std::vector<Gpu> VisibleGpusOf(const std::vector<Gpu>& all,
 
 // Asks the driver, if there is one.
 Gpus ReadGpus();
+
+// What the driver says of a GPU at this moment. What it does not say is absent.
+struct GpuReading {
+  std::optional<double> used_bytes;
+  std::optional<double> total_bytes;
+  std::optional<double> utilization;  // 0 to 1.
+};
+
+// Reads one GPU again and again; NVML is set up for as long as it lives. One thread at a time.
+class GpuSensor {
+ public:
+  // cuda:`number` of those that CUDA_VISIBLE_DEVICES leaves.
+  GpuSensor(const NvmlFunctions& nvml, const std::optional<std::string>& variable, size_t number);
+  ~GpuSensor();
+  GpuSensor(const GpuSensor&) = delete;
+  GpuSensor& operator=(const GpuSensor&) = delete;
+
+  GpuReading Read() const;
+
+ private:
+  const NvmlFunctions nvml_;
+  const bool ready_;
+  std::optional<NvmlDevice> device_;  // None: no such GPU, or a part of one.
+};
+
+// CUDA_VISIBLE_DEVICES of this process.
+std::optional<std::string> VisibleDevicesVariable();
+
+// 1 for "cuda:1", 0 for "cuda"; none for "cpu".
+std::optional<size_t> GpuNumber(absl::string_view device);
 
 }  // namespace baton
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,6 +40,95 @@ TEST(GpusTest, WhatIsNoGpuEndsTheList) {
   EXPECT_THAT(Visible("0,4,1"), ElementsAre(1));
   EXPECT_THAT(Visible("GPU-aa"), IsEmpty()) << "two begin so";
   EXPECT_THAT(Visible("GPU-"), IsEmpty());
+}
+
+// A driver of two GPUs; what it answers is in these.
+unsigned played_count = 2;
+int played_result = kNvmlSuccess;
+int set_up = 0;
+
+NvmlFunctions PlayedNvml() {
+  NvmlFunctions nvml;
+  nvml.init = [] { return ++set_up, kNvmlSuccess; };
+  nvml.shutdown = [] { return --set_up, kNvmlSuccess; };
+  nvml.count = [](unsigned* count) { return *count = played_count, kNvmlSuccess; };
+  nvml.device = [](unsigned index, NvmlDevice* device) {
+    static int devices[2];
+    *device = &devices[index];
+    devices[index] = static_cast<int>(index);
+    return kNvmlSuccess;
+  };
+  nvml.uuid = [](NvmlDevice device, char* uuid, unsigned bytes) {
+    std::snprintf(uuid, bytes, "GPU-%d", *static_cast<int*>(device));
+    return kNvmlSuccess;
+  };
+  nvml.memory = [](NvmlDevice device, NvmlMemory* memory) {
+    const auto used = 100u + static_cast<unsigned>(*static_cast<int*>(device));
+    *memory = {1000, 1000 - used, used};
+    return played_result;
+  };
+  nvml.utilization = [](NvmlDevice, NvmlUtilization* utilization) {
+    *utilization = {25, 50};
+    return played_result;
+  };
+  return nvml;
+}
+
+GpuReading ReadOnce(const NvmlFunctions& nvml, const std::optional<std::string>& variable,
+                    size_t number) {
+  return GpuSensor(nvml, variable, number).Read();
+}
+
+TEST(GpuSensorTest, ReadsTheGpuThatCudaMeans) {
+  const NvmlFunctions nvml = PlayedNvml();
+  const GpuReading second = ReadOnce(nvml, std::nullopt, 1);
+  EXPECT_EQ(second.used_bytes, 101);
+  EXPECT_EQ(second.total_bytes, 1000);
+  EXPECT_EQ(second.utilization, 0.25);
+  EXPECT_EQ(ReadOnce(nvml, "1,0", 0).used_bytes, 101);
+  EXPECT_EQ(ReadOnce(nvml, "GPU-1", 0).used_bytes, 101);
+  EXPECT_EQ(ReadOnce(nvml, "1,0", 1).used_bytes, 100);
+  EXPECT_EQ(set_up, 0) << "each has shut NVML down";
+}
+
+void ExpectNothing(const GpuReading& reading) {
+  EXPECT_EQ(reading.used_bytes, std::nullopt);
+  EXPECT_EQ(reading.total_bytes, std::nullopt);
+  EXPECT_EQ(reading.utilization, std::nullopt);
+}
+
+TEST(GpuSensorTest, WhatIsNotThereIsAbsent) {
+  ExpectNothing(ReadOnce(PlayedNvml(), std::nullopt, 2));
+  ExpectNothing(ReadOnce(PlayedNvml(), "1", 1));
+  ExpectNothing(ReadOnce(PlayedNvml(), "MIG-1", 0));
+  ExpectNothing(ReadOnce(NvmlFunctions(), std::nullopt, 0));
+  NvmlFunctions fails = PlayedNvml();
+  fails.init = [] { return 9; };
+  fails.shutdown = [] { return ADD_FAILURE() << "it was not set up", 0; };
+  ExpectNothing(ReadOnce(fails, std::nullopt, 0));
+}
+
+TEST(GpuSensorTest, AFailureIsOfOneReading) {
+  NvmlFunctions nvml = PlayedNvml();
+  {
+    const GpuSensor sensor(nvml, std::nullopt, 0);
+    played_result = 15;
+    ExpectNothing(sensor.Read());
+    played_result = kNvmlSuccess;
+    EXPECT_EQ(sensor.Read().used_bytes, 100);
+  }
+  nvml.utilization = nullptr;
+  const GpuReading reading = ReadOnce(nvml, std::nullopt, 0);
+  EXPECT_EQ(reading.used_bytes, 100);
+  EXPECT_EQ(reading.utilization, std::nullopt);
+}
+
+TEST(GpusTest, DevicesNamesHaveNumbers) {
+  EXPECT_EQ(GpuNumber("cuda"), 0u);
+  EXPECT_EQ(GpuNumber("cuda:12"), 12u);
+  for (const char* const other : {"cpu", "", "cuda:", "cuda:-1", "cuda:x"}) {
+    EXPECT_EQ(GpuNumber(other), std::nullopt) << other;
+  }
 }
 
 }  // namespace

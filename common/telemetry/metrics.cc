@@ -81,6 +81,8 @@ struct Metrics::Registry {
     std::vector<prometheus::Counter*> counters;
     std::vector<prometheus::Gauge*> gauges;
     std::vector<prometheus::Histogram*> histograms;
+    // A metric of_device alone has it, and its series in `gauges` while that is there.
+    prometheus::Family<prometheus::Gauge>* of_device = nullptr;
   };
 
   prometheus::Registry registry;
@@ -88,6 +90,12 @@ struct Metrics::Registry {
   int64_t start_us = NowUs();
   Mutex mutex;
   uint64_t told_dropped_lines ABSL_GUARDED_BY(mutex) = 0;
+
+  void BuildOfDevice(const MetricInfo& info, prometheus::Labels labels, const std::string& device) {
+    labels[info.labels[0].name] = device;
+    series[static_cast<size_t>(info.id)].of_device =
+        &prometheus::BuildGauge().Name(info.name).Help(info.help).Labels(labels).Register(registry);
+  }
 
   void Build(const MetricInfo& info, const prometheus::Labels& common) {
     Series& added = series[static_cast<size_t>(info.id)];
@@ -127,7 +135,12 @@ Metrics::Metrics(const MetricsIdentity& identity) : registry_(std::make_unique<R
   if (identity.stage >= 0) common["stage"] = std::to_string(identity.stage);
   if (identity.rank >= 0) common["rank"] = std::to_string(identity.rank);
   for (const MetricInfo& info : kMetricsTable) {
-    if ((info.roles & static_cast<uint8_t>(identity.role)) != 0) registry_->Build(info, common);
+    if ((info.roles & static_cast<uint8_t>(identity.role)) == 0) continue;
+    if (!info.of_device) {
+      registry_->Build(info, common);
+    } else if (!identity.device.empty()) {
+      registry_->BuildOfDevice(info, common, identity.device);
+    }
   }
   Set(Metric::kUp, 1);
   Set(Metric::kBuildInfo, 1, {kBatonVersion});
@@ -146,6 +159,19 @@ void Metrics::Set(Metric metric, double value, LabelValues labels) {
 
 void Metrics::Add(Metric metric, double amount, LabelValues labels) {
   registry_->Find(metric, &Registry::Series::gauges, labels).Increment(amount);
+}
+
+void Metrics::SetOrRemove(Metric metric, std::optional<double> value) {
+  Registry::Series& series = registry_->series[static_cast<size_t>(metric)];
+  BATON_CHECK(series.of_device != nullptr) << InfoOf(metric).name << ": of no device here";
+  MutexLock lock(&registry_->mutex);
+  if (value.has_value()) {
+    if (series.gauges.empty()) series.gauges.push_back(&series.of_device->Add({}));
+    series.gauges[0]->Set(*value);
+  } else if (!series.gauges.empty()) {
+    series.of_device->Remove(series.gauges[0]);
+    series.gauges.clear();
+  }
 }
 
 void Metrics::Observe(Metric metric, double value, LabelValues labels) {
@@ -235,7 +261,9 @@ std::string MetricsMarkdown() {
       "worker on `--metrics-port`. All series carry the labels `model_name`, `role` and\n"
       "`instance_id`, those of a prefill stage `stage` as well, and `rank` where a stage or a\n"
       "decode service is several processes. Every series of a process's role exists, at zero, from "
-      "the start.\n\n"
+      "the\nstart, but for those with a `device`: workers on a GPU alone have them, while its "
+      "driver "
+      "answers.\n\n"
       "| Name | Type | Unit | Roles | Labels | Meaning |\n"
       "|---|---|---|---|---|---|\n";
   for (const MetricInfo& info : kMetricsTable) {

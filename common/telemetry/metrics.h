@@ -1,5 +1,6 @@
 // The metrics of one process, by the table in metrics_table.h. Every series of the process's role
-// exists, at zero, from construction on, so that a scrape always equals the table.
+// exists, at zero, from construction on, so that a scrape always equals the table; but for those of
+// a device, which are there only while they are known.
 //
 //   Metrics metrics({.role = MetricRole::kPrefill, .model_name = "tiny", .instance_id = "p-0"});
 //   metrics.Observe(Metric::kChunkTokens, 2048);
@@ -10,6 +11,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,6 +28,8 @@ struct MetricsIdentity {
   int stage = -1;  // --pp-rank of a prefill stage; adds the label `stage`.
   // --tp-rank of one of several processes of a stage or a decode service; adds the label `rank`.
   int rank = -1;
+  std::string
+      device;  // "cuda:1", which a worker computes on; empty: metrics of_device are not had.
 };
 
 // Values of a metric's labels in the table's order.
@@ -46,6 +50,8 @@ class Metrics {
   // Gauges.
   void Set(Metric metric, double value, LabelValues labels = {});
   void Add(Metric metric, double amount, LabelValues labels = {});
+  // Those of_device; nullopt: the series is not there until it is set again.
+  void SetOrRemove(Metric metric, std::optional<double> value);
   // Histograms.
   void Observe(Metric metric, double value, LabelValues labels = {});
 

@@ -73,6 +73,10 @@ enum class Metric {
   kKvCommitsRepeatedTotal,
   kKvGrantsActive,
   kKvLeasesExpiredTotal,
+  // The GPU that a worker computes on.
+  kDeviceMemoryUsedBytes,
+  kDeviceMemoryTotalBytes,
+  kDeviceUtilizationRatio,
   // Cluster.
   kWorkers,
   kReadyPairs,
@@ -124,6 +128,9 @@ struct MetricInfo {
   uint8_t roles;
   std::span<const MetricLabel> labels = {};
   std::span<const double> buckets = {};  // Upper bounds, ascending; histograms alone.
+  // A gauge of workers on a GPU alone, which is there only while it is known
+  // (Metrics::SetOrRemove). Its one label is MetricsIdentity::device.
+  bool of_device = false;
 };
 
 // The release, as baton_build_info shows it.
@@ -162,6 +169,7 @@ inline constexpr const char* kQueueRefusals[] = {"full", "predicted", "waited", 
 inline constexpr const char* kHttpRefusals[] = {"connections", "body_memory", "other"};
 // SpanFate of common/tracing/span.h.
 inline constexpr const char* kSpanFates[] = {"exported", "queue_full", "failed", "other"};
+inline constexpr const char* kDevices[] = {"cuda:N"};  // For the documentation.
 inline constexpr const char* kVersions[] = {kBatonVersion};
 
 inline constexpr MetricLabel kRequestLabels[] = {{"endpoint", kEndpoints}, {"outcome", kOutcomes}};
@@ -183,6 +191,7 @@ inline constexpr MetricLabel kHttpRefusalLabels[] = {{"reason", kHttpRefusals}};
 inline constexpr const char* kPlanKinds[] = {"prefill", "decode", "mixed", "other"};
 inline constexpr MetricLabel kPlanLabels[] = {{"kind", kPlanKinds}};
 inline constexpr MetricLabel kSpanLabels[] = {{"fate", kSpanFates}};
+inline constexpr MetricLabel kDeviceLabels[] = {{"device", kDevices}};
 inline constexpr MetricLabel kBuildLabels[] = {{"version", kVersions}};
 
 // OpenTelemetry's GenAI conventions give the buckets of TTFT, TPOT and request duration; theirs end
@@ -454,6 +463,34 @@ inline constexpr MetricInfo kTable[] = {
      "Grants (tickets) that prefill may still write under.", kD},
     {Metric::kKvLeasesExpiredTotal, "baton_kv_leases_expired_total", kCounter, "leases",
      "KV leases that ended because their holder sent nothing.", kP | kD},
+    {Metric::kDeviceMemoryUsedBytes,
+     "baton_device_memory_used_bytes",
+     kGauge,
+     "bytes",
+     "Memory in use on the GPU that this worker computes on, by all processes, as the driver says.",
+     kP | kD,
+     kDeviceLabels,
+     {},
+     true},
+    {Metric::kDeviceMemoryTotalBytes,
+     "baton_device_memory_total_bytes",
+     kGauge,
+     "bytes",
+     "Memory of the GPU that this worker computes on.",
+     kP | kD,
+     kDeviceLabels,
+     {},
+     true},
+    {Metric::kDeviceUtilizationRatio,
+     "baton_device_utilization_ratio",
+     kGauge,
+     "ratio",
+     "Share of the driver's last sample period in which anything ran on the GPU that this worker "
+     "computes on; 0 to 1.",
+     kP | kD,
+     kDeviceLabels,
+     {},
+     true},
     {Metric::kWorkers, "baton_workers", kGauge, "workers",
      "Workers, by role and state. State refused: the worker tries to join but does not fit the "
      "workers that are registered.",

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -16,6 +17,7 @@ namespace baton {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr MetricRole kRoles[] = {MetricRole::kRouter, MetricRole::kPrefill, MetricRole::kDecode};
 
@@ -74,7 +76,7 @@ TEST(MetricsTest, AFreshScrapeEqualsTheTableBothWays) {
     Metrics metrics(Identity(role));
     std::map<std::string, std::string> expected;
     for (const MetricInfo& info : kMetricsTable) {
-      if (InRole(info, role)) expected[info.name] = TypeText(info.type);
+      if (InRole(info, role) && !info.of_device) expected[info.name] = TypeText(info.type);
     }
     const std::string scrape = metrics.Scrape();
     EXPECT_EQ(TypesOf(scrape), expected);
@@ -140,6 +142,24 @@ TEST(MetricsTest, UpdatesReachTheScrape) {
   EXPECT_GE(ValueOf(scrape, {"baton_process_uptime_seconds{"}), 0);
 }
 
+TEST(MetricsTest, ADevicesSeriesAreThereWhileTheyAreKnown) {
+  MetricsIdentity identity = Identity(MetricRole::kDecode);
+  identity.device = "cuda:1";
+  Metrics metrics(identity);
+  EXPECT_THAT(metrics.Scrape(), Not(HasSubstr("baton_device_")));
+  for (const double value : {5, 6}) {
+    metrics.SetOrRemove(Metric::kDeviceMemoryUsedBytes, value);
+    EXPECT_EQ(ValueOf(metrics.Scrape(), {"baton_device_memory_used_bytes{", "device=\"cuda:1\""}),
+              value);
+  }
+  metrics.SetOrRemove(Metric::kDeviceUtilizationRatio, std::nullopt);
+  EXPECT_THAT(metrics.Scrape(), Not(HasSubstr("baton_device_utilization_ratio")));
+  metrics.SetOrRemove(Metric::kDeviceMemoryUsedBytes, std::nullopt);
+  EXPECT_THAT(metrics.Scrape(), Not(HasSubstr("baton_device_")));
+  metrics.SetOrRemove(Metric::kDeviceMemoryUsedBytes, 7);
+  EXPECT_EQ(ValueOf(metrics.Scrape(), {"baton_device_memory_used_bytes{"}), 7);
+}
+
 TEST(MetricsTest, EveryOutcomeIsInTheTable) {
   const MetricLabel& outcome = InfoOf(Metric::kRequestsTotal).labels[1];
   for (int code = 0; code <= static_cast<int>(absl::StatusCode::kUnauthenticated); ++code) {
@@ -170,6 +190,7 @@ TEST(MetricsDeathTest, MisuseIsABrokenInvariant) {
   Metrics metrics(Identity(MetricRole::kDecode));
   EXPECT_DEATH(metrics.Set(Metric::kPlanCostsKnown, 1), "not in this role");
   EXPECT_DEATH(metrics.Set(Metric::kDecodeStepsTotal, 1), "of another type");
+  EXPECT_DEATH(metrics.SetOrRemove(Metric::kDeviceUtilizationRatio, 1), "of no device here");
   EXPECT_DEATH(metrics.Increment(Metric::kKvMessagesRefusedTotal), "has 1 labels, not 0");
 }
 
@@ -179,7 +200,12 @@ TEST(MetricsTest, PromtoolAcceptsEveryRole) {
     return;
   }
   for (const MetricRole role : kRoles) {
-    Metrics metrics(Identity(role));
+    MetricsIdentity identity = Identity(role);
+    identity.device = "cuda:0";
+    Metrics metrics(identity);
+    for (const MetricInfo& info : kMetricsTable) {
+      if (info.of_device && InRole(info, role)) metrics.SetOrRemove(info.id, 1);
+    }
     const std::string path = testing::TempDir() + "/scrape.prom";
     std::ofstream(path) << metrics.Scrape();
     EXPECT_EQ(std::system(("promtool check metrics < " + path + " 1>&2").c_str()), 0);

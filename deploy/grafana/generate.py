@@ -247,6 +247,19 @@ DASHBOARDS = {
         panel("KV cache in use", "percentunit",
               [("{{instance_id}}", "max by (instance_id) (baton_kv_used_ratio)")], maximum=1),
     ]),
+    "baton-gpu": ("Baton / GPUs", [
+        row("GPUs that workers compute on, as their drivers say"),
+        panel("Memory in use", "percentunit",
+              [("{{instance_id}} {{device}}",
+                "max by (instance_id, device) (baton_device_memory_used_bytes)"
+                " / max by (instance_id, device) (baton_device_memory_total_bytes)")], maximum=1,
+              help_text="By all processes of the GPU. Nothing without GPUs, and where a driver does not answer."),
+        panel("Memory in use, bytes", "bytes",
+              [("{{instance_id}} {{device}}", "max by (instance_id, device) (baton_device_memory_used_bytes)")]),
+        panel("Busy", "percentunit",
+              [("{{instance_id}} {{device}}", "max by (instance_id, device) (baton_device_utilization_ratio)")],
+              maximum=1, help_text="Share of time in which anything ran there, however little of the GPU it took."),
+    ]),
     "baton-process": ("Baton / Process", [
         row("Processes"),
         states("Makes progress", "baton_up", "stuck", "yes"),

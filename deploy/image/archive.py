@@ -20,8 +20,12 @@ def to_json(value):
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def descriptor(media_type, blob, **more):
-    return {"mediaType": media_type, "digest": digest_of(blob), "size": len(blob), **more}
+def descriptor(media_type, digest, size, **more):
+    return {"mediaType": media_type, "digest": digest, "size": size, **more}
+
+
+def descriptor_of(media_type, blob, **more):
+    return descriptor(media_type, digest_of(blob), len(blob), **more)
 
 
 def image_config(layers, created, architecture, run):
@@ -41,38 +45,41 @@ def write_archive(stream, layers, config, tags, annotations):
     manifest = to_json({
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
-        "config": descriptor(CONFIG_TYPE, config),
-        "layers": [descriptor(LAYER_TYPE, layer.blob) for layer in layers],
+        "config": descriptor_of(CONFIG_TYPE, config),
+        "layers": [descriptor(LAYER_TYPE, layer.digest, layer.size) for layer in layers],
         "annotations": annotations,
     })
     index = to_json({
         "schemaVersion": 2,
         "mediaType": INDEX_TYPE,
-        "manifests": [descriptor(MANIFEST_TYPE, manifest, annotations={
+        "manifests": [descriptor_of(MANIFEST_TYPE, manifest, annotations={
             # The whole reference, which Podman takes as the name; containerd has a name of its own.
             "org.opencontainers.image.ref.name": tag,
             "io.containerd.image.name": tag,
         }) for tag in tags],
     })
     docker = to_json([{
-        "Config": blob_path(config),
+        "Config": blob_path(digest_of(config)),
         "RepoTags": tags,
-        "Layers": [blob_path(layer.blob) for layer in layers],
+        "Layers": [blob_path(layer.digest) for layer in layers],
     }])
-    files = {"oci-layout": to_json({"imageLayoutVersion": "1.0.0"}), "index.json": index, "manifest.json": docker}
-    for blob in (config, manifest, *(layer.blob for layer in layers)):
-        files[blob_path(blob)] = blob
+    texts = {"oci-layout": to_json({"imageLayoutVersion": "1.0.0"}), "index.json": index, "manifest.json": docker,
+             blob_path(digest_of(config)): config, blob_path(digest_of(manifest)): manifest}
+    files = {path: (len(text), io.BytesIO(text)) for path, text in texts.items()}
+    for layer in layers:
+        layer.blob.seek(0)
+        files[blob_path(layer.digest)] = layer.size, layer.blob
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for folder in ("blobs", "blobs/sha256"):
             info = tarfile.TarInfo(folder)
             info.type, info.mode, info.mtime = tarfile.DIRTYPE, 0o755, 0
             archive.addfile(info)
-        for path, blob in sorted(files.items()):
+        for path, (size, file) in sorted(files.items()):
             info = tarfile.TarInfo(path)
-            info.size, info.mode, info.mtime = len(blob), 0o644, 0
-            archive.addfile(info, io.BytesIO(blob))
+            info.size, info.mode, info.mtime = size, 0o644, 0
+            archive.addfile(info, file)
     return digest_of(manifest)
 
 
-def blob_path(blob):
-    return "blobs/" + digest_of(blob).replace(":", "/")
+def blob_path(digest):
+    return "blobs/" + digest.replace(":", "/")

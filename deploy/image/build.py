@@ -1,6 +1,6 @@
 """Builds Baton's container image without a registry: the binary, the libraries it needs, the model.
 
-    ./dev image [--without-model | --model DIR] [--with-torch] [--tag REFERENCE] [--out FILE] [--root DIR]
+    ./dev image [--without-model | --model DIR] [--with-torch | --with-cuda] [--tag REFERENCE] [--out FILE] [--root DIR]
 
 One image serves every role: its entry point is `baton`. The archive is taken by `ctr images import`,
 `podman load`, `docker load` and skopeo. Equal inputs make equal bytes. The last line on standard output
@@ -14,8 +14,10 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools/dev"))
+sys.path[:0] = [str(ROOT / "tools/dev"), str(ROOT / "tools/cuda")]
 
+import cuda  # noqa: E402
+import fetch  # noqa: E402
 from archive import image_config, write_archive  # noqa: E402
 from build_facts import commit_seconds, revision  # noqa: E402
 from builder import Unusable, exit_code, output_of  # noqa: E402
@@ -25,6 +27,7 @@ from tree import Tree, layer  # noqa: E402
 TORCH_PLUGIN = ROOT / "bazel-bin/common/engine/torch/libbaton_torch.so"
 USER = 65532  # As other images without a root user have it.
 UNPACKED_BYTES_MAX = 600 * 1000 * 1000
+UNPACKED_BYTES_MAX_WITH_CUDA = 4500 * 1000 * 1000
 BINARY = "/usr/bin/baton"
 # How containers of it run, as the OCI image specification names it. The Containerfile says the same.
 RUN = {"Cmd": ["--help"], "Entrypoint": [BINARY], "Env": ["PATH=/usr/bin"], "StopSignal": "SIGTERM",
@@ -37,7 +40,7 @@ MODEL_FILES = ("*.json", "*.safetensors", "*.md", "*.txt")
 
 def system_tree(objects):
     tree = Tree(LINKS)
-    packages = add_packages_files(tree, objects)
+    packages = add_packages_files(tree, objects, without=fetch.SITE.resolve())
     tree.text("/etc/passwd", f"root:x:0:0:root:/nonexistent:/sbin/nologin\n"
                              f"baton:x:{USER}:{USER}:baton:/nonexistent:/sbin/nologin\n")
     tree.text("/etc/group", f"root:x:0:\nbaton:x:{USER}:\n")
@@ -47,6 +50,12 @@ def system_tree(objects):
     for path in ("/dev", "/proc", "/sys", "/run", "/etc/baton", "/models"):
         tree.directory(path)
     return tree, packages
+
+
+def cuda_tree():
+    tree = Tree(LINKS)
+    cuda.add_wheels(tree, TORCH_PLUGIN, fetch.SITE.resolve())
+    return tree
 
 
 def baton_tree(baton, torch):
@@ -89,9 +98,12 @@ def parse_arguments():
     model.add_argument("--model", type=pathlib.Path, default=ROOT / "models/austen",
                        help="a model's directory, which becomes /models/NAME (default: the one that ships)")
     model.add_argument("--without-model", action="store_true", help="models are mounted when it runs")
-    parser.add_argument("--with-torch", action="store_true",
-                        help="libbaton_torch.so and libtorch, for --executor torch and "
-                        "--linear-backend torch (480 MB)")
+    torch = parser.add_mutually_exclusive_group()
+    torch.add_argument("--with-torch", action="store_true",
+                       help="libbaton_torch.so and libtorch, for --executor torch and "
+                       "--linear-backend torch (480 MB)")
+    torch.add_argument("--with-cuda", action="store_true",
+                       help="the same with the libtorch, CUDA and NCCL that ./dev cuda fetches, for --device cuda")
     parser.add_argument("--tag", action="append", help="name of the image (default localhost/baton:VERSION); "
                         "may be given more than once")
     parser.add_argument("--out", type=pathlib.Path, help="the archive (default dist/baton-VERSION-image-ARCH.tar)")
@@ -102,19 +114,22 @@ def parse_arguments():
 
 def layers_of(arguments):
     """[(comment, tree)], what changes least first."""
-    torch = TORCH_PLUGIN if arguments.with_torch else None
+    torch = TORCH_PLUGIN if arguments.with_torch or arguments.with_cuda else None
+    most = UNPACKED_BYTES_MAX_WITH_CUDA if arguments.with_cuda else UNPACKED_BYTES_MAX
     system, packages = system_tree([path for path in (arguments.baton, torch) if path])
-    parts = [(f"files of {len(packages)} Debian packages", system),
-             ("baton", baton_tree(arguments.baton, torch))]
+    parts = [(f"files of {len(packages)} Debian packages", system)]
+    if arguments.with_cuda:
+        parts.append(("libtorch with CUDA, from PyPI's wheels", cuda_tree()))
+    parts.append(("baton", baton_tree(arguments.baton, torch)))
     if not arguments.without_model:
         parts.append((f"model {arguments.model.name}", model_tree(arguments.model.resolve())))
     bytes_total = sum(tree.bytes_total() for _, tree in parts)
     for comment, tree in parts:
         print(f"{tree.bytes_total() / 1e6:8.1f} MB  {comment}", file=sys.stderr)
-    print(f"{bytes_total / 1e6:8.1f} MB  unpacked, at most {UNPACKED_BYTES_MAX / 1e6:.0f}", file=sys.stderr)
-    if bytes_total > UNPACKED_BYTES_MAX:
+    print(f"{bytes_total / 1e6:8.1f} MB  unpacked, at most {most / 1e6:.0f}", file=sys.stderr)
+    if bytes_total > most:
         raise Unusable(f"the image would have {bytes_total / 1e6:.1f} MB unpacked; at most "
-                       f"{UNPACKED_BYTES_MAX / 1e6:.0f} MB are allowed")
+                       f"{most / 1e6:.0f} MB are allowed")
     return parts
 
 
@@ -139,7 +154,8 @@ def write_image(parts, arguments):
     out = arguments.out or ROOT / "dist" / f"baton-{version}-image-{architecture}.tar"
     # The links and directories of the first layer are there already.
     layers = [layer(tree, comment, parts[0][1] if index else None) for index, (comment, tree) in enumerate(parts)]
-    config = image_config(layers, created(), architecture, {**RUN, "Labels": labels(version)})
+    environment = RUN["Env"] + (cuda.ENVIRONMENT if arguments.with_cuda else [])
+    config = image_config(layers, created(), architecture, {**RUN, "Env": environment, "Labels": labels(version)})
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(out.name + ".partial")
     with open(partial, "wb") as stream:

@@ -25,15 +25,15 @@ STATUS_FIELDS = ("Package", "Status", "Architecture", "Multi-Arch", "Source", "V
                  "Maintainer", "Homepage", "Description")
 
 
-def libraries_of(*objects):
-    """Paths, as the loader names them, of all that `objects` need, the loader included."""
+def libraries_of(*objects, without=None):
+    """Paths, as the loader names them, of all that `objects` need, the loader included; of no file below `without`."""
     found = set()
     for path in objects:
         for line in output_of("ldd", path).splitlines():
             match = re.match(r"\s*(?:\S+ => )?(/\S+) \(0x", line)
             if "not found" in line:
                 raise Unusable(f"{path}: {line.strip()}")
-            if match:
+            if match and not (without and without in pathlib.Path(match.group(1)).resolve().parents):
                 found.add(match.group(1))
     return sorted(found)
 
@@ -97,10 +97,10 @@ def status_of(package):
     return "\n".join(lines) + "\n"
 
 
-def add_packages_files(tree, objects):
-    """Adds what `objects` and the modules need; returns the packages it came from."""
+def add_packages_files(tree, objects, without=None):
+    """Adds what `objects` and the modules need, but nothing below `without`; returns the packages it came from."""
     loaded = modules()
-    wanted = [*libraries_of(*objects, *(path for path in loaded if ".so" in path)), *loaded]
+    wanted = [*libraries_of(*objects, *(path for path in loaded if ".so" in path), without=without), *loaded]
     files = {os.path.realpath(path) for path in wanted}
     owners = owners_of(files)
     checksums = {package: declared_checksums(package) for package, _ in owners.values()}

@@ -7,6 +7,8 @@ import io
 import pathlib
 import posixpath
 import tarfile
+import tempfile
+import typing
 
 DIRECTORY, FILE, LINK = "directory", "file", "link"
 
@@ -98,17 +100,37 @@ class Tree:
 @dataclasses.dataclass(frozen=True)
 class Layer:
     comment: str
-    blob: bytes    # The compressed archive,
-    digest: str    # its digest,
-    diff_id: str   # and that of the archive itself.
+    blob: typing.BinaryIO  # The compressed archive, in a file: with CUDA's libraries it has gigabytes;
+    size: int
+    digest: str            # its digest,
+    diff_id: str           # and that of the archive itself.
+
+
+class Digesting:
+    """Writes to a stream, and knows the digest of all that it has written."""
+
+    def __init__(self, stream):
+        self.stream, self.hash = stream, hashlib.sha256()
+
+    def write(self, data):
+        self.hash.update(data)
+        return self.stream.write(data)
+
+    def flush(self):
+        self.stream.flush()
+
+    def digest(self):
+        return "sha256:" + self.hash.hexdigest()
 
 
 def layer(tree, comment, without=None):
-    plain = io.BytesIO()
-    tree.write_tar(plain, without)
+    blob = tempfile.TemporaryFile()
+    compressed = Digesting(blob)
     # Neither a file name nor a time goes into the header: equal trees make equal bytes.
-    blob = gzip.compress(plain.getvalue(), compresslevel=6, mtime=0)
-    return Layer(comment, blob, digest_of(blob), digest_of(plain.getvalue()))
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=compressed, mtime=0) as zipped:
+        plain = Digesting(zipped)
+        tree.write_tar(plain, without)
+    return Layer(comment, blob, blob.tell(), compressed.digest(), plain.digest())
 
 
 def digest_of(blob):

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -34,11 +35,13 @@ constexpr int64_t kQuietLoadUs = 1'000'000;
 
 MetricsIdentity Identity(const v1::Options& options) {
   const bool chain = !config::IsDecode(options);
+  const std::optional<size_t> number = GpuNumber(options.device());
   return {.role = chain ? MetricRole::kPrefill : MetricRole::kDecode,
           .model_name = options.served_model_name(),
           .instance_id = options.instance_id(),
           .stage = config::HasStages(options) ? static_cast<int>(options.pp_rank()) : -1,
-          .rank = options.tp_size() > 1 ? static_cast<int>(options.tp_rank()) : -1};
+          .rank = options.tp_size() > 1 ? static_cast<int>(options.tp_rank()) : -1,
+          .device = number.has_value() ? absl::StrCat("cuda:", *number) : ""};
 }
 
 absl::StatusOr<Constraints::Vocabulary> LoadVocabulary(const std::string& model_path) {
@@ -99,6 +102,7 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const v1::O
 }
 
 absl::Status WorkerRuntime::StartEndpoint() {
+  gpu_ = GpuMonitor::Start(options_);
   HttpEndpointConfig config;
   config.host = options_.host();
   config.port = static_cast<uint16_t>(options_.metrics_port());
@@ -125,6 +129,7 @@ std::string WorkerRuntime::Scrape() {
     metrics_.Increment(Metric::kDataPlaneUnprovenMessagesTotal,
                        static_cast<double>(unproven - std::exchange(unproven_told_, unproven)));
   }
+  if (gpu_ != nullptr) ExportGpu(gpu_->Latest(), metrics_);
   return metrics_.Scrape();
 }
 

@@ -29,6 +29,7 @@
 #include "common/types/kv_layout.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "proto/baton/v1/config.pb.h"
+#include "services/baton/gpu_monitor.h"
 #include "services/worker/cluster_client.h"
 
 namespace baton {
@@ -94,6 +95,7 @@ class WorkerRuntime {
   std::function<absl::Status()> ready_ ABSL_GUARDED_BY(probes_mutex_);
   int tenths_shown_ = -1;  // Loading thread.
   ModelFingerprint fingerprint_;
+  std::unique_ptr<GpuMonitor> gpu_;  // Null on a CPU.
   std::unique_ptr<HttpEndpoint> endpoint_;
   std::unique_ptr<Constraints> constraints_;
   std::unique_ptr<Executor> executor_;

@@ -5,10 +5,12 @@
 
 Fetches what `./dev cuda` does (2.4 GB, once), builds the torch plugin with --config=cuda and runs on the CPU what
 the torch executor, Gloo and the device's KV doors are tested by; a GPU is not needed, and none of this shows
-that computing on one is right. Then the default build again, which says that it has no CUDA. Where PyPI is not
-reached or the disk is too small, a line says so.
+that computing on one is right. The file tree of `./dev image --with-cuda` has all that it needs but the driver, and
+its worker says that there is no GPU; for that it takes root. Then the default build again, which says that it has no
+CUDA. Where PyPI is not reached or the disk is too small, a line says so.
 """
 
+import os
 import pathlib
 import re
 import subprocess
@@ -34,6 +36,7 @@ TESTS = ("//common/engine/torch:all", "//common/engine:parity_test", "//common/e
 CUDAS = re.compile(r"lib(\w*_)?(cuda|nccl)")
 DEVICE = "cuda:64"  # No host has so many.
 MODEL = ROOT / "models/austen"
+DRIVERS = {"libcuda.so.1"}  # The one library that an image has from the machine.
 
 
 def libraries():
@@ -71,6 +74,52 @@ def with_cuda(tally):
     tally.step("tests with --config=cuda", bazel("test", "--config=cuda", *TESTS) == 0)
 
 
+def lost_libraries(root):
+    """What libraries of an image with CUDA do not find in it."""
+    loader = "/" + str(next(root.glob("lib*/ld-linux*.so.*")).relative_to(root))
+    lost = set()
+    for path in sorted((root / "usr/lib/baton").rglob("*.so*")):
+        done = subprocess.run(["chroot", root, loader, "--list", "/" + str(path.relative_to(root))],
+                              capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            found = re.search(r"(\S+): cannot open shared object file", done.stderr)
+            lost.add(found.group(1) if found else f"{path.name}: {done.stderr.strip()}")
+    return lost
+
+
+def run_in(root, *arguments):
+    """Baton in that file tree, as the image's user; mounts end with it."""
+    script = (f"mount --rbind /dev {root}/dev && mount -t proc proc {root}/proc && "
+              f'exec chroot --userspec=65532:65532 {root} /usr/bin/baton "$@"')
+    return subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh",
+                           *arguments], capture_output=True, text=True, timeout=300, check=False,
+                          env={"PATH": os.environ["PATH"]})
+
+
+def image(tally):
+    if os.geteuid() != 0:
+        tally.skip("the image with CUDA", "to run what is in it takes root")
+        return
+    say("the file tree of ./dev image --with-cuda")
+    with tempfile.TemporaryDirectory(prefix="baton-cuda-image-") as folder:
+        root = pathlib.Path(folder) / "root"
+        built = subprocess.run([sys.executable, ROOT / "deploy/image/build.py", "--with-cuda", "--root", root],
+                               capture_output=True, text=True, check=False)
+        print(built.stderr, end="", flush=True)
+        tally.step("build.py --with-cuda", built.returncode == 0)
+        if built.returncode != 0:
+            return
+        lost = lost_libraries(root)
+        tally.step(f"libraries find all but the driver's: {lost}", lost <= DRIVERS)
+        tally.step("there are no headers", not list(root.rglob("*.h")))
+        done = run_in(root, "worker", "--model-path", "/models/austen", "--disaggregation-mode", "decode",
+                      "--router-address", "127.0.0.1:1", "--metrics-port", str(clusters.free_ports(1)[0]),
+                      "--executor", "torch", "--device", "cuda")
+        print(done.stderr.strip().splitlines()[-1:], flush=True)
+        tally.step(f"a worker says that there is no GPU: {done.stderr}",
+                   done.returncode != 0 and "with CUDA finds no GPU on this host" in done.stderr)
+
+
 def without_cuda(tally):
     if bazel("build", PLUGIN, "//services/baton") != 0:
         tally.fail("the torch plugin does not build")
@@ -92,6 +141,7 @@ def main():
         tally.skip("the build with CUDA", str(reason))
     else:
         with_cuda(tally)
+        image(tally)
     without_cuda(tally)  # Last: bazel-bin is as it was.
     return tally.finish()
 

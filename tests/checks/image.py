@@ -16,6 +16,7 @@ names are lent to the build. Without podman, or without Debian's mirror, that pa
 import argparse
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,7 @@ class ContainerProcess:
         self.name, self.arguments = process.name, process.arguments[1:]
         self.runtime, self.image, self.mounts = runtime, image, mounts
         self.container = self.popen = None
+        self.asked = False  # To stop. Asked twice it would not finish what it has begun.
 
     def start(self):
         self.container = self.runtime.start(self.image, self.name, *self.arguments, mounts=self.mounts)
@@ -60,8 +62,17 @@ class ContainerProcess:
     def signal(self, number):
         self.runtime.ctr("tasks", "kill", "--signal", number.name, self.name)
 
+    def ask_to_stop(self):
+        if self.alive() and not self.asked:
+            self.asked = True
+            self.signal(signal.SIGTERM)
+
     def stop(self, seconds=15):
-        return self.container.stop() if self.alive() else self.popen.returncode
+        self.ask_to_stop()
+        try:
+            return self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return self.container.stop()
 
     def log(self):
         return self.container.log() if self.container else ""

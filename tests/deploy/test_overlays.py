@@ -103,6 +103,7 @@ def test_devices_of_the_gpu_overlay():
         resources = rendered.container(role)["resources"]
         assert resources["limits"]["rdma/ib"] == resources["requests"]["rdma/ib"] == 1
         assert resources["limits"]["nvidia.com/gpu"] == 1
+        assert rendered.pod(role)["spec"]["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
         [options] = [one["data"]["options.yaml"] for one in rendered.of("ConfigMap")
                      if one["metadata"]["name"].startswith(f"baton-{role}-") and "options.yaml" in one["data"]]
         assert 'executor: "torch"' in options and 'device: "cuda"' in options

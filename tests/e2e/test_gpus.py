@@ -1,14 +1,18 @@
 """GPUs dealt out to processes and planned for, where there are none: a driver's library is played, CUDA is not."""
 
+import http.client
 import os
+import re
 import subprocess
+import time
+import urllib.request
 
 import pytest
 
 import cluster as clusters
 
 TORCH = ["--executor", "torch", "--device", "cuda"]
-# The part of NVML that Baton asks. MIB_FREE has the free memory of each GPU.
+# The part of NVML that Baton asks. MIB_FREE has the free memory of each GPU; all have 80,000 MiB.
 DRIVER = r"""
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +45,13 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
   memset(memory, 0, sizeof(*memory));
   if (!find((unsigned)(size_t)device - 1, &memory->free)) return 1;
   memory->free <<= 20;
+  memory->total = 80000ull << 20;
+  memory->used = memory->total - memory->free;
+  return 0;
+}
+int nvmlDeviceGetUtilizationRates(void *device, unsigned *percent) {
+  percent[0] = 25;
+  percent[1] = 50;
   return 0;
 }
 """
@@ -54,13 +65,39 @@ def driver(tmp_path_factory):
     return folder
 
 
-def run(driver, mib_free, *arguments, visible=None):
+def environment_of(driver, mib_free, visible=None):
     environment = {**os.environ, "LD_LIBRARY_PATH": str(driver), "MIB_FREE": ",".join(map(str, mib_free))}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     if visible is not None:
         environment["CUDA_VISIBLE_DEVICES"] = visible
-    return subprocess.run([clusters.BATON, *map(str, arguments)], env=environment, capture_output=True, text=True,
-                          check=False, timeout=120)
+    return environment
+
+
+def run(driver, mib_free, *arguments, visible=None):
+    return subprocess.run([clusters.BATON, *map(str, arguments)], env=environment_of(driver, mib_free, visible),
+                          capture_output=True, text=True, check=False, timeout=120)
+
+
+def scrape_while_it_starts(driver, mib_free, model, device, visible=None):
+    """The last metrics of a worker before it finds that its libtorch has no CUDA, which it loads for most of a second.
+
+    {name: value} of those with a device, and how many scrapes there were."""
+    port = clusters.free_ports(1)[0]
+    arguments = ["worker", "--model-path", model, "--disaggregation-mode", "decode", "--router-address", "127.0.0.1:1",
+                 "--metrics-port", port, "--executor", "torch", "--device", device]
+    found, scrapes = {}, 0
+    with subprocess.Popen([clusters.BATON, *map(str, arguments)], env=environment_of(driver, mib_free, visible),
+                          stderr=subprocess.DEVNULL) as worker:
+        while worker.poll() is None:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                    text = answer.read().decode()
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.002)
+                continue
+            scrapes += 1
+            found = dict(re.findall(rf'^baton_device_(\w+){{.*device="{device}".*}} (\S+)$', text, re.M)) or found
+    return {name: float(value) for name, value in found.items()}, scrapes
 
 
 def gpu_lines(text):
@@ -108,6 +145,19 @@ def test_gpus_that_are_not_here_are_planned_by_what_is_said(tiny_model, tmp_path
     assert [line[7] for line in gpu_lines(said.stdout)] == ["20000.0", "20000.0"], said.stdout
     unsaid = run(tmp_path, [], *flags)
     assert unsaid.returncode != 0 and "--device-memory says it" in unsaid.stdout, unsaid.stdout
+
+
+def test_a_workers_metrics_have_what_its_gpus_driver_says(tiny_model, driver):
+    for _ in range(5):  # On a busy machine it may end before it is asked.
+        found, _ = scrape_while_it_starts(driver, [10000, 20000, 30000], tiny_model, "cuda:1", visible="0,2")
+        if found:
+            break
+    assert found == {"memory_used_bytes": 50000 << 20, "memory_total_bytes": 80000 << 20, "utilization_ratio": 0.25}
+
+
+def test_without_a_driver_there_are_no_such_metrics(tiny_model, tmp_path):
+    found, scrapes = scrape_while_it_starts(tmp_path, [], tiny_model, "cuda:0")
+    assert found == {} and scrapes > 0
 
 
 def test_every_process_of_up_is_told_its_own(tiny_model, driver):

@@ -8,6 +8,7 @@ there to show, and then every one of them must have shown something else than ze
 
 import concurrent.futures
 import contextlib
+import http.server
 import json
 import re
 import shutil
@@ -87,12 +88,13 @@ def observed(tmp_path_factory):
         yield cluster, prometheus, client, collector
 
 
-COLOCATED = "baton-colocated"  # Its panels have a test of their own, with a cluster that shows them.
+# Dashboards whose panels have tests of their own, with what shows them.
+COLOCATED, GPUS = "baton-colocated", "baton-gpu"
 
 
-def panel_expressions(colocated=False):
+def panel_expressions(only=None):
     for path in sorted((DEPLOY / "grafana" / "dashboards").glob("*.json")):
-        if (path.stem == COLOCATED) != colocated:
+        if path.stem != only if only else path.stem in (COLOCATED, GPUS):
             continue
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel.get("targets", []):
@@ -302,6 +304,31 @@ def test_faults_show_where_they_should(observed):
     assert shown() == set(STAY_ZERO), shown() ^ set(STAY_ZERO)
 
 
+class GpuWorker(http.server.BaseHTTPRequestHandler):
+    """What a worker on a GPU would say; services/baton/gpu_monitor_test.cc has it from the real registry."""
+
+    def do_GET(self):
+        labels = 'model_name="m",role="decode",instance_id="decode-0",device="cuda:0"'
+        values = {"memory_used_bytes": 3e10, "memory_total_bytes": 8e10, "utilization_ratio": 0.5}
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write("".join(f"baton_device_{name}{{{labels}}} {value}\n"
+                                 for name, value in values.items()).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def test_panels_of_gpus_show_what_their_workers_say(tmp_path):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), GpuWorker) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Prometheus(tmp_path, [f"127.0.0.1:{server.server_port}"], clusters.free_ports(1)[0]) as prometheus:
+            shown = {title: prometheus.wait_numbers(expression)[0] for title, expression in panel_expressions(GPUS)}
+        server.shutdown()
+    assert shown == {"baton-gpu: Memory in use": 0.375, "baton-gpu: Memory in use, bytes": 3e10, "baton-gpu: Busy": 0.5}
+
+
 def test_panels_of_colocated_chains_and_caches_show_what_happens(tiny_model, tmp_path):
     """A pool that is too small for what is asked at once, prompts in many chunks, and each comes again at once.
 
@@ -322,6 +349,6 @@ def test_panels_of_colocated_chains_and_caches_show_what_happens(tiny_model, tmp
             for turn in range(20):
                 for errors in pool.map(ask_twice, [[family] * (100 + 10 * turn) for family in range(12)]):
                     assert errors == [None, None], errors
-                if not flat(prometheus, panel_expressions(colocated=True)):
+                if not flat(prometheus, panel_expressions(COLOCATED)):
                     return
-            assert flat(prometheus, panel_expressions(colocated=True)) == set()
+            assert flat(prometheus, panel_expressions(COLOCATED)) == set()

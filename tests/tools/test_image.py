@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import subprocess
 import sys
 import tarfile
 
@@ -13,6 +14,7 @@ sys.path.insert(0, str(ROOT / "deploy" / "image"))
 
 import build  # noqa: E402
 import builder  # noqa: E402
+import cuda  # noqa: E402
 import debian  # noqa: E402
 from archive import image_config, write_archive  # noqa: E402
 from tree import Tree, digest_of, layer  # noqa: E402
@@ -104,6 +106,57 @@ def test_an_image_over_the_limit_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["image", "--baton", "/usr/bin/python3", "--without-model", "--out", "/nowhere"])
     assert build.main() == 1
     assert "MB are allowed" in capsys.readouterr().err
+
+
+def compiled(path, needs=(), rpath=""):
+    """A shared library that does nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cc", "-shared", "-nostdlib", "-o", path, "-xc", "/dev/null", "-xnone", "-Wl,--no-as-needed",
+                    f"-Wl,-soname,{path.name}", *([f"-Wl,-rpath,{rpath}"] if rpath else []), *needs], check=True)
+    return path
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Wheels as `./dev cuda` unpacks them, with a little of each kind."""
+    folder = tmp_path / "site"
+    torch, nvidia = folder / "torch/lib", folder / "nvidia"
+    compiled(torch / "libunused.so")
+    compiled(torch / "libtorch.so", [compiled(nvidia / "nccl/lib/libnccl.so.2")], "$ORIGIN/../../nvidia/nccl/lib")
+    driver = compiled(tmp_path / "driver/libcuda.so.1")
+    compiler = compiled(nvidia / "cu13/lib/libnvrtc.so.13")
+    compiled(torch / "libcaffe2_nvrtc.so", [driver, compiler], "$ORIGIN/../../nvidia/cu13/lib")
+    for name in ("cu13/lib/libnvrtc-builtins.so.13.0", "cu13/lib/libnvrtc-builtins.alt.so.13.0",
+                 "cudnn/lib/libcudnn_ops.so.9", "cudnn/lib/libother.so.9"):
+        compiled(nvidia / name)
+    for name in ("torch/include/torch.h", "torch-2.0.dist-info/licenses/LICENSE"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x", encoding="ascii")
+    return folder.resolve()
+
+
+def test_of_the_wheels_there_is_what_is_linked_or_loaded_by_name(site, tmp_path):
+    library = site / "torch/lib/libtorch.so"
+    plugin = compiled(tmp_path / "plugin.so", [library, f"-Wl,-rpath-link,{site}/nvidia/nccl/lib"], library.parent)
+    tree = Tree()
+    cuda.add_wheels(tree, plugin, site)
+    files = {path for path, entry in tree.entries.items() if entry.kind == "file"}
+    assert files == {
+        "/etc/debian_version", "/usr/share/doc/baton/cuda/torch-2.0.dist-info/licenses/LICENSE",
+        *(f"/usr/lib/baton/cuda/{name}" for name in (
+            "torch/lib/libtorch.so", "nvidia/nccl/lib/libnccl.so.2", "torch/lib/libcaffe2_nvrtc.so",
+            "nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cu13/lib/libnvrtc-builtins.so.13.0",
+            "nvidia/cudnn/lib/libcudnn_ops.so.9"))}
+    assert debian.libraries_of(plugin, without=site) == [], "Debian is not asked for them"
+
+
+def test_wheels_or_a_plugin_of_another_kind_are_refused(site, tmp_path):
+    other = compiled(tmp_path / "plugin.so")
+    with pytest.raises(builder.Unusable, match="not linked with the libraries of .*--with-cuda"):
+        cuda.add_wheels(Tree(), other, site)
+    (site / "nvidia/cudnn/lib/libcudnn_ops.so.9").unlink()
+    with pytest.raises(builder.Unusable, match="has no nvidia/cudnn"):
+        cuda.add_wheels(Tree(), other, site)
 
 
 def test_the_containerfile_runs_containers_as_the_builder_does():

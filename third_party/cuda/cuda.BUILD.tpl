@@ -2,7 +2,8 @@
 
 package(default_visibility = ["//visibility:public"])
 
-# The libraries lie where `./dev cuda` has put them, and are found there at run time as well; theirs find one another.
+# The libraries lie where `./dev cuda` has put them, and are found there at run time as well, or beside the plugin, as an
+# image has them (deploy/image); theirs find one another.
 cc_library(
     name = "torch",
     hdrs = glob([
@@ -17,6 +18,7 @@ cc_library(
     ],
     linkopts = [
         "-L{libraries}",
+        "-Wl,-rpath,$$ORIGIN/cuda/torch/lib",
         "-Wl,-rpath,{libraries}",
         # Kernels register themselves when their library is loaded; nothing refers to them by name.
         "-Wl,--no-as-needed",
@@ -40,6 +42,7 @@ cc_library(
     includes = ["nvidia/cu13/include"],
     linkopts = [
         "-L{site}/nvidia/cu13/lib",
+        "-Wl,-rpath,$$ORIGIN/cuda/nvidia/cu13/lib",
         "-Wl,-rpath,{site}/nvidia/cu13/lib",
         "-l:libcudart.so.13",
         "-l:libnvrtc.so.13",
@@ -53,6 +56,7 @@ cc_library(
     includes = ["nvidia/nccl/include"],
     linkopts = [
         "-L{site}/nvidia/nccl/lib",
+        "-Wl,-rpath,$$ORIGIN/cuda/nvidia/nccl/lib",
         "-Wl,-rpath,{site}/nvidia/nccl/lib",
         "-l:libnccl.so.2",
     ],
