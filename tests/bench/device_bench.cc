@@ -5,7 +5,8 @@
 //
 //   device_bench DEVICE [SHAPE [LAYERS [TYPE [ROUNDS [CONTEXT [CASE]]]]]]
 //
-// SHAPE is qwen3-0.6b or llama-8b, each with a small vocabulary. CASE is the only one to run.
+// SHAPE is qwen3-0.6b, llama-8b or qwen3-30b-a3b (experts), each with a small vocabulary. CASE is
+// the only one to run.
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,17 +44,24 @@ struct Options {
   int context = 0;
 
   bool small() const { return shape == "qwen3-0.6b"; }
+  bool sparse() const { return shape == "qwen3-30b-a3b"; }
   int chunk_tokens() const { return small() ? 512 : 8192; }
   int batch() const { return small() ? 16 : 32; }
 };
 
 RandomModelOptions Shape(const Options& options) {
   RandomModelOptions model;
-  model.hidden_size = options.small() ? 1024 : 4096;
+  if (options.sparse()) {
+    model.architecture = "Qwen3MoeForCausalLM";
+    model.num_experts = 128;
+    model.num_experts_per_tok = 8;
+    model.moe_intermediate_size = 768;
+  }
+  model.hidden_size = options.small() ? 1024 : options.sparse() ? 2048 : 4096;
   model.intermediate_size = options.small() ? 3072 : 14336;
   model.num_hidden_layers = options.layers;
   model.num_attention_heads = options.small() ? 16 : 32;
-  model.num_key_value_heads = 8;
+  model.num_key_value_heads = options.sparse() ? 4 : 8;
   model.head_dim = 128;
   model.vocab_size = 4096;
   model.max_position_embeddings = 1 << 20;
@@ -73,20 +81,27 @@ struct Needs {
   double bytes = 0;
 };
 
-Needs NeedsOf(const std::vector<Run>& runs, const RandomModelOptions& shape, ElementType type) {
+Needs NeedsOf(const std::vector<Run>& runs, const RandomModelOptions& shape,
+              const Options& options) {
   const double head_columns = double{1} * shape.num_attention_heads * shape.head_dim;
   const double kv_columns = double{1} * shape.num_key_value_heads * shape.head_dim;
-  const double weights =
-      shape.hidden_size * (2.0 * head_columns + 2.0 * kv_columns + 3.0 * shape.intermediate_size);
+  const double projections = shape.hidden_size * (2.0 * head_columns + 2.0 * kv_columns);
+  const double gated = 3.0 * shape.hidden_size *
+                       (options.sparse() ? shape.moe_intermediate_size : shape.intermediate_size);
+  const int active = options.sparse() ? shape.num_experts_per_tok : 1;
   Needs needs;
-  needs.bytes = weights;
+  double tokens = 0;
   for (const Run& run : runs) {
     const double seen = run.prefix + (run.tokens + 1) / 2.0;  // By a token, on average.
-    needs.operations += run.tokens * (2 * weights + 4 * head_columns * seen);
+    needs.operations += run.tokens * (2 * (projections + active * gated) + 4 * head_columns * seen);
     needs.bytes += 2 * kv_columns * (run.prefix + run.tokens);
+    tokens += run.tokens;
   }
+  // With many tokens every expert has some.
+  const double read = options.sparse() ? std::min<double>(shape.num_experts, tokens * active) : 1;
+  needs.bytes += projections + read * gated;
   needs.operations *= shape.num_hidden_layers;
-  needs.bytes *= shape.num_hidden_layers * static_cast<double>(ElementBytes(type));
+  needs.bytes *= shape.num_hidden_layers * static_cast<double>(ElementBytes(options.type));
   return needs;
 }
 
@@ -175,7 +190,7 @@ int Main(int argc, char** argv) {
   BATON_CHECK(type.has_value()) << argv[4];
   const Options options = {argv[1], word(2, "qwen3-0.6b"),   std::atoi(word(3, "28")),
                            *type,   std::atoi(word(5, "9")), std::atoi(word(6, "4096"))};
-  BATON_CHECK(options.small() || options.shape == "llama-8b") << options.shape;
+  BATON_CHECK(options.small() || options.sparse() || options.shape == "llama-8b") << options.shape;
   const fs::path path = fs::temp_directory_path() / absl::StrCat("baton_device_bench_", getpid());
   const RandomModelOptions shape = Shape(options);
   const absl::Status made = MakeRandomModel(path.string(), shape);
@@ -192,7 +207,7 @@ int Main(int argc, char** argv) {
     took.reserve(static_cast<size_t>(options.rounds));
     for (int round = 0; round < options.rounds; ++round) took.push_back(subject.Milliseconds(runs));
     const double median_ms = Quantile(took, 0.5);
-    const Needs needs = NeedsOf(runs, shape, options.type);
+    const Needs needs = NeedsOf(runs, shape, options);
     out[absl::StrCat(name, "_ms")] = median_ms;
     out[absl::StrCat(name, "_tflops")] = needs.operations / median_ms / 1e9;
     out[absl::StrCat(name, "_gbps")] = needs.bytes / median_ms / 1e6;

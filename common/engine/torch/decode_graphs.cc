@@ -26,8 +26,7 @@ std::vector<int> DecodeGraphs::Sizes(int most_rows) {
 }
 
 DecodeGraphs::DecodeGraphs(const TorchDevice& device, DeviceKernels& kernels,
-                           const TorchRotary& rotary, const Options& options,
-                           const Compute& compute)
+                           const Options& options, const Compute& compute)
     : device_(device), options_(options) {
   const int64_t count = kSections * options.most_rows + kMostPages;
   const auto on_device = at::TensorOptions(device.device());
@@ -40,7 +39,7 @@ DecodeGraphs::DecodeGraphs(const TorchDevice& device, DeviceKernels& kernels,
   std::vector<int> sizes = Sizes(options.most_rows);
   captured_.resize(sizes.size());
   for (size_t i = sizes.size(); i-- > 0;) {
-    captured_[i] = Capture(sizes[i], kernels, rotary, compute);
+    captured_[i] = Capture(sizes[i], kernels, compute);
   }
 }
 
@@ -48,6 +47,7 @@ TorchStep DecodeGraphs::StepOf(int64_t rows) const {
   const auto section = [&](int which) { return numbers_.narrow(0, which * rows, rows); };
   TorchStep step;
   step.tokens = section(kTokens);
+  step.positions = section(kPositions);
   step.page = section(kPages);
   step.slot = section(kSlots);
   step.decode_rows = at::arange(rows, numbers_.options());
@@ -57,21 +57,14 @@ TorchStep DecodeGraphs::StepOf(int64_t rows) const {
 }
 
 DecodeGraphs::Captured DecodeGraphs::Capture(int64_t rows, DeviceKernels& kernels,
-                                             const TorchRotary& rotary,
                                              const Compute& compute) const {
   numbers_.zero_();
   numbers_.narrow(0, kPages * rows, rows).fill_(-1);
   TorchStep step = StepOf(rows);
-  const at::Tensor positions = numbers_.narrow(0, kPositions * rows, rows);
   const at::Tensor input = input_.defined() ? input_.narrow(0, 0, rows) : at::Tensor();
   Captured captured;
   captured.rows = rows;
-  const auto work = [&] {
-    const at::Tensor angles = rotary.Angles(positions, at::kBFloat16);
-    step.cos = angles.select(0, 0);
-    step.sin = angles.select(0, 1);
-    captured.output = compute(step, input);
-  };
+  const auto work = [&] { captured.output = compute(step, input); };
   work();  // Libraries allocate what they need at their first call.
   captured.output.reset();
   device_.Finish(Queue::kCompute);

@@ -27,11 +27,11 @@ class DecodeGraphs {
     int64_t input_columns = 0;  // Of a stage that is not the first; 0: tokens are the input.
   };
   // The layers: what they make of a step's rows, on the device, without waiting for it.
-  using Compute = std::function<at::Tensor(const TorchStep& step, const at::Tensor& input)>;
+  using Compute = std::function<at::Tensor(TorchStep& step, const at::Tensor& input)>;
 
-  // Captures all sizes. `kernels` and `rotary` must outlive it.
-  DecodeGraphs(const TorchDevice& device, DeviceKernels& kernels, const TorchRotary& rotary,
-               const Options& options, const Compute& compute);
+  // Captures all sizes. `kernels` must outlive it.
+  DecodeGraphs(const TorchDevice& device, DeviceKernels& kernels, const Options& options,
+               const Compute& compute);
 
   // Sizes that are captured: powers of two up to `most_rows`, and `most_rows`.
   static std::vector<int> Sizes(int most_rows);
@@ -49,8 +49,7 @@ class DecodeGraphs {
     std::unique_ptr<StepGraph> graph;
   };
 
-  Captured Capture(int64_t rows, DeviceKernels& kernels, const TorchRotary& rotary,
-                   const Compute& compute) const;
+  Captured Capture(int64_t rows, DeviceKernels& kernels, const Compute& compute) const;
   // The step of `rows` rows, in the memory that is uploaded to.
   TorchStep StepOf(int64_t rows) const;
   int64_t FirstPage(const SequenceSlice& slice) const;

@@ -87,7 +87,7 @@ void TorchStageModel::PrepareKernels(int most_rows) {
   const DecodeGraphs::Options options = {most_rows, kv_.page_size, config_.sliding_window,
                                          first_stage() ? 0 : config_.hidden_size};
   graphs_ = std::make_unique<DecodeGraphs>(
-      device_, *kernels_, rotary_, options, [this](const TorchStep& step, const at::Tensor& input) {
+      device_, *kernels_, options, [this](TorchStep& step, const at::Tensor& input) {
         const auto x = Layers(step, first_stage() ? Embed(step) : input);
         TORCH_CHECK(x.ok(), x.status().ToString());
         return last_stage() ? Logits(*x) : *x;
@@ -169,8 +169,7 @@ absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
                                       const TensorView& out, std::span<float> logits) {
   if (graphs_ != nullptr && graphs_->Takes(batch)) return ComputeByGraph(batch, in, out, logits);
   if (!group_.alone()) BATON_RETURN_IF_ERROR(group_.Begin(batch.TokenCount()));
-  const TorchStep step =
-      PlanStep(batch, ShapeOfSteps(), rotary_, ScalarTypeOf(activation_type()), device_);
+  TorchStep step = PlanStep(batch, ShapeOfSteps(), device_);
   at::Tensor x;
   if (first_stage()) {
     BATON_ASSIGN_OR_RETURN(x, Sum(Embed(step)));
@@ -194,7 +193,11 @@ absl::Status TorchStageModel::ComputeByGraph(const Batch& batch, const TensorVie
   return absl::OkStatus();
 }
 
-absl::StatusOr<at::Tensor> TorchStageModel::Layers(const TorchStep& step, at::Tensor x) {
+absl::StatusOr<at::Tensor> TorchStageModel::Layers(TorchStep& step, at::Tensor x) {
+  const at::Tensor turns =
+      rotary_.Angles(step.positions, ScalarTypeOf(activation_type()), kernels_.get());
+  step.cos = turns.select(0, 0);
+  step.sin = turns.select(0, 1);
   at::Tensor added;  // What the block before adds to x.
   for (int layer = 0; layer < kv_.layers(); ++layer) {
     const TorchLayer& weights = weights_.layers[static_cast<size_t>(layer)];

@@ -67,7 +67,7 @@ class TorchStageModel final : public StageModel {
                        std::span<float> logits);
   absl::Status ComputeByGraph(const Batch& batch, const TensorView& in, const TensorView& out,
                               std::span<float> logits);
-  absl::StatusOr<at::Tensor> Layers(const TorchStep& step, at::Tensor x);
+  absl::StatusOr<at::Tensor> Layers(TorchStep& step, at::Tensor x);
   // Tokens of other ranks become zeros.
   at::Tensor Embed(const TorchStep& step) const;
   // The input activations on the device, gathered from the ranks' slices.

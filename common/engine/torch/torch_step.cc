@@ -177,7 +177,9 @@ TorchRotary::TorchRotary(const ModelConfig& config, const TorchDevice& device) :
   frequencies_ = host.to(device.device());
 }
 
-at::Tensor TorchRotary::Angles(const at::Tensor& positions, c10::ScalarType type) const {
+at::Tensor TorchRotary::Angles(const at::Tensor& positions, c10::ScalarType type,
+                               const DeviceKernels* kernels) const {
+  if (kernels != nullptr) return kernels->Angles(positions, frequencies_, rotary_.magnitude());
   const int64_t tokens = positions.size(0);
   const int64_t half = rotary_.half_dim();
   if (frequencies_.defined()) {
@@ -195,8 +197,7 @@ at::Tensor TorchRotary::Angles(const at::Tensor& positions, c10::ScalarType type
   return angles.to(type);
 }
 
-TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchRotary& rotary,
-                   c10::ScalarType angles, const TorchDevice& device) {
+TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchDevice& device) {
   TorchStep step;
   Numbers numbers;
   Places places;
@@ -237,6 +238,7 @@ TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchRotary
   }
   numbers.Upload(device, step);
   step.tokens = numbers.View(places.tokens);
+  step.positions = numbers.View(places.positions);
   step.page = numbers.View(places.page);
   step.slot = numbers.View(places.slot);
   step.last = numbers.View(places.last);
@@ -262,9 +264,6 @@ TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchRotary
                        : at::Tensor()});
     }
   }
-  const at::Tensor turns = rotary.Angles(numbers.View(places.positions), angles);
-  step.cos = turns.select(0, 0);
-  step.sin = turns.select(0, 1);
   return step;
 }
 

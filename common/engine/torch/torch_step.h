@@ -39,8 +39,9 @@ struct TorchStep {
   };
 
   at::Tensor tokens;      // [tokens] Ids.
+  at::Tensor positions;   // [tokens] int64
   at::Tensor page, slot;  // [tokens] Where their KV is.
-  at::Tensor cos, sin;    // [tokens, 1, rope_dim / 2]
+  at::Tensor cos, sin;    // [tokens, 1, rope_dim / 2] Of the positions; the layers' first work.
   at::Tensor last;        // Rows whose logits are wanted.
   std::vector<Chunk> chunks;
   // Single tokens; undefined if there are none. Those that see the most pages are first if they
@@ -66,16 +67,17 @@ struct StepShape {
 class TorchRotary {
  public:
   TorchRotary(const ModelConfig& config, const TorchDevice& device);
-  // Cosines and sines of int64 `positions` on the device: [2, tokens, 1, half].
-  at::Tensor Angles(const at::Tensor& positions, c10::ScalarType type) const;
+  // Cosines and sines of int64 `positions` on the device: [2, tokens, 1, half]. `kernels` may be
+  // null.
+  at::Tensor Angles(const at::Tensor& positions, c10::ScalarType type,
+                    const DeviceKernels* kernels) const;
 
  private:
   const Rotary rotary_;
   at::Tensor frequencies_;  // On a GPU.
 };
 
-TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchRotary& rotary,
-                   c10::ScalarType angles, const TorchDevice& device);
+TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchDevice& device);
 
 // Attention of the single tokens, in their order there: `query` is [rows, kv_heads, group,
 // key_dim], `gather` returns keys and values [rows, kv_heads, tokens, dim] of page ids [rows,

@@ -87,12 +87,6 @@ TEST(TorchAttentionTest, RowsThatSeeNothingOfABlockTakeNothingFromIt) {
 
 TorchDevice Cpu() { return *TorchDevice::Open("cpu"); }
 
-TorchRotary AnyRotary() {
-  ModelConfig config;
-  config.head_dim = static_cast<int>(kDim);
-  return TorchRotary(config, Cpu());
-}
-
 // Sequences with one row each, of which each has pages of its own.
 struct Sequences {
   explicit Sequences(const std::vector<int>& lengths) {
@@ -134,7 +128,7 @@ TEST(TorchStepTest, SingleTokensAreAsEachAloneHoweverTheirPagesAreCut) {
     for (const int64_t pages_at_once : {1, 7, 20, 1000}) {
       SCOPED_TRACE(testing::Message() << window << " " << pages_at_once);
       const StepShape shape = {kPage, kHeads, kDim, window, pages_at_once * kPage * kHeads * kDim};
-      const TorchStep step = PlanStep(all.batch, shape, AnyRotary(), at::kFloat, Cpu());
+      const TorchStep step = PlanStep(all.batch, shape, Cpu());
       EXPECT_TRUE(step.chunks.empty());
       const at::Tensor sorted = AttendDecodes(
           step, query.index_select(0, step.decode_rows),
@@ -167,8 +161,7 @@ TEST(TorchStepTest, ChunksAndRowsOfABatchAreTold) {
   chunk.pages = all.pages[1];
   chunk.wants_logits = true;
   all.batch.slices[1] = chunk;
-  const TorchStep step =
-      PlanStep(all.batch, {kPage, kHeads, kDim, 0, 1000}, AnyRotary(), at::kFloat, Cpu());
+  const TorchStep step = PlanStep(all.batch, {kPage, kHeads, kDim, 0, 1000}, Cpu());
   ASSERT_EQ(step.chunks.size(), 1u);
   EXPECT_EQ(step.chunks[0].row, 1);
   EXPECT_EQ(step.chunks[0].prefix, 5);

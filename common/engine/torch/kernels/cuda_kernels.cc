@@ -33,7 +33,7 @@ constexpr int64_t kWarp = 32;
 constexpr int64_t kMostShares = 128;
 // Blocks of AttendPages that a multiprocessor runs at once, and how many it gets in all, so that it
 // does not wait for one that has a long row.
-constexpr int64_t kBlocksAtOnce = 2;
+constexpr int64_t kBlocksAtOnce = 3;
 constexpr int64_t kBlocksInAll = 12;
 
 // NVRTC opens a library of its own by name, which the loader need not find, beside itself.
@@ -129,6 +129,7 @@ class CudaKernels final : public DeviceKernels {
         cudaLibraryLoadData(&library_, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
     add_norm_ = Find("AddNorm");
     gate_ = Find("Gate");
+    angles_ = Find("Angles");
     if (!fits_heads_) return;
     place_heads_ = Find("PlaceHeads");
     attend_pages_ = Find("AttendPages");
@@ -164,6 +165,17 @@ class CudaKernels final : public DeviceKernels {
     Launch(gate_, {Divided(count, kThreads)}, kThreads, Memory(gate_up),
            static_cast<int>(columns / kEight), static_cast<long long>(count), Memory<void*>(inner));
     return inner;
+  }
+
+  at::Tensor Angles(const at::Tensor& positions, const at::Tensor& frequencies,
+                    double magnitude) const override {
+    const int64_t tokens = positions.size(0);
+    const int64_t half = frequencies.numel();
+    at::Tensor turns = at::empty({2, tokens, 1, half}, frequencies.options().dtype(at::kBFloat16));
+    Launch(angles_, {Divided(tokens * half, kThreads)}, kThreads, Memory(positions),
+           Memory(frequencies), static_cast<int>(half), static_cast<long long>(tokens),
+           static_cast<float>(magnitude), Memory<void*>(turns));
+    return turns;
   }
 
   Heads PlaceHeads(const at::Tensor& qkv, const Placing& placing) const override {
@@ -272,6 +284,7 @@ class CudaKernels final : public DeviceKernels {
   cudaLibrary_t library_ = nullptr;
   cudaKernel_t add_norm_ = nullptr;
   cudaKernel_t gate_ = nullptr;
+  cudaKernel_t angles_ = nullptr;
   cudaKernel_t place_heads_ = nullptr;
   cudaKernel_t attend_pages_ = nullptr;
   cudaKernel_t join_shares_ = nullptr;

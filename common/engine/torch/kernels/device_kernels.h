@@ -77,6 +77,10 @@ class DeviceKernels {
                          double eps) const = 0;
   // silu(gate) * up of [rows, 2 * columns], columns a multiple of 8.
   virtual at::Tensor Gate(const at::Tensor& gate_up) const = 0;
+  // Cosines and sines [2, tokens, 1, half] of int64 positions [tokens] times float32 frequencies
+  // [1, half], both times `magnitude`.
+  virtual at::Tensor Angles(const at::Tensor& positions, const at::Tensor& frequencies,
+                            double magnitude) const = 0;
   // Normalises and turns the heads of [tokens, (heads + 2 * kv_heads) * head_dim] and stores keys
   // and values in their pages.
   virtual Heads PlaceHeads(const at::Tensor& qkv, const Placing& placing) const = 0;

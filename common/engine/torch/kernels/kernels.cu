@@ -90,6 +90,19 @@ extern "C" __global__ void Gate(const uint4* gate_up, int eights, Index count, u
   Store(inner + i, gate);
 }
 
+// Cosines and sines of positions times `frequencies`, rounded where Rotary::Angles rounds, as [2,
+// tokens, half]. One thread for each.
+extern "C" __global__ void Angles(const Index* positions, const float* frequencies, int half,
+                                  Index tokens, float magnitude, Half* turns) {
+  const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= tokens * half) return;
+  const float angle = static_cast<float>(positions[i / half]) * frequencies[i % half];
+  const auto cosine = static_cast<float>(cos(static_cast<double>(angle))) * magnitude;
+  const auto sine = static_cast<float>(sin(static_cast<double>(angle))) * magnitude;
+  turns[i] = static_cast<Half>(Pack(cosine, 0.0f));
+  turns[tokens * half + i] = static_cast<Half>(Pack(sine, 0.0f));
+}
+
 #ifdef HEAD_DIM  // The model's heads fit the kernels.
 
 constexpr int kGroup = HEADS / KV_HEADS;
@@ -185,7 +198,8 @@ extern "C" __global__ void PlaceHeads(const unsigned* qkv, const unsigned* q_nor
 //
 // A block takes a share of a row's keys and up to four query heads that read the same KV head.
 // HEAD_DIM / 16 neighbouring lanes make a unit, which works on one key: each lane has 16 columns,
-// as two loads of eight. Each unit keeps its own highest score and sum; they are merged at the end
+// as two loads of eight. What comes next is copied to shared memory meanwhile: a GPU's memory is
+// busy only with more on its way than registers hold. Each unit keeps its own highest score and sum; they are merged at the end
 // of the block, and the shares of a row by JoinShares.
 
 constexpr int kUnitLanes = HEAD_DIM / 16;
@@ -193,32 +207,38 @@ constexpr int kThreads = 128;
 constexpr int kUnits = kThreads / kUnitLanes;
 constexpr int kTileHeads = kGroup < 4 ? kGroup : 4;
 constexpr int kTiles = (kGroup + kTileHeads - 1) / kTileHeads;
-constexpr int kKeysAtOnce = 2;
+constexpr int kStages = 5;  // Keys of a unit that are on their way, and the one that is computed.
 
-// One lane's columns of a row, as they lie in memory.
-struct Columns {
-  uint4 first, second;
-};
-__device__ inline Columns LoadColumns(const Half* row, int lane) {
-  return {reinterpret_cast<const uint4*>(row)[lane],
-          reinterpret_cast<const uint4*>(row + kHalf)[lane]};
-}
 __device__ inline int ColumnOf(int lane, int i) {
   return (i < 8 ? 0 : kHalf) + lane * 8 + i % 8;
 }
-__device__ inline void Widen(const Columns& columns, float* values) {
-  const Eight first = Widen(columns.first);
-  const Eight second = Widen(columns.second);
+__device__ inline void Widen(const uint4& low, const uint4& high, float* values) {
+  const Eight first = Widen(low);
+  const Eight second = Widen(high);
   for (int i = 0; i < 8; ++i) {
     values[i] = first.values[i];
     values[8 + i] = second.values[i];
   }
 }
 
+// Copies to shared memory that go on while the thread computes, in groups.
+__device__ inline void CopyLater(uint4* to, const Half* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+}
+__device__ inline void EndGroup() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Returns when all groups but the last `kLater` have arrived.
+template <int kLater>
+__device__ inline void AwaitGroups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
+}
+
 // Grid: shares of the keys, kv_heads * kTiles, rows. `query` is [rows, HEADS, HEAD_DIM]; row r has
 // `lengths`[r] keys in the pages `ids`[starts[r] ...]. `partial` is [rows, HEADS, shares,
 // HEAD_DIM], `sums` [rows, HEADS, shares, 2]: the highest score, and the sum of exponentials.
-extern "C" __global__ void __launch_bounds__(kThreads)
+extern "C" __global__ void __launch_bounds__(kThreads, 3)
     AttendPages(const Half* query, const Half* key_pages, const Half* value_pages,
                 Index page_stride, const Index* starts, const Index* ids, const Index* lengths,
                 float scale, int window, float* partial, float* sums) {
@@ -242,7 +262,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   for (int h = 0; h < kTileHeads; ++h) {
     const bool real = first_head + h < kGroup;
     const int head = kv_head * kGroup + (real ? first_head + h : 0);
-    Widen(LoadColumns(query + (row * HEADS + head) * HEAD_DIM, lane), queries[h]);
+    const uint4* const own = reinterpret_cast<const uint4*>(query + (row * HEADS + head) * HEAD_DIM);
+    Widen(own[lane], own[kHalf / 8 + lane], queries[h]);
     for (int i = 0; i < 16; ++i) {
       queries[h][i] = real ? queries[h][i] * log2_scale : 0.0f;
       output[h][i] = 0;
@@ -250,62 +271,61 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     highest[h] = kUnseen;
     sum[h] = 0;
   }
-  const auto load = [&](Index base, Columns* keys, Columns* values) {
-#pragma unroll
-    for (int k = 0; k < kKeysAtOnce; ++k) {
-      const Index at = base + k * kUnits + unit;
-      keys[k] = values[k] = {};
-      if (at >= end) continue;
+  // A thread copies and reads places of its own alone, so that nothing waits for other threads.
+  __shared__ uint4 memory[kStages][4][kThreads];
+  const auto fetch = [&](Index base, int stage) {
+    const Index at = base + unit;
+    if (at < end) {
       const Index offset = own_ids[at / PAGE_SIZE] * page_stride +
-                           (Index{kv_head} * PAGE_SIZE + at % PAGE_SIZE) * HEAD_DIM;
-      keys[k] = LoadColumns(key_pages + offset, lane);
-      values[k] = LoadColumns(value_pages + offset, lane);
+                           (Index{kv_head} * PAGE_SIZE + at % PAGE_SIZE) * HEAD_DIM + lane * 8;
+      CopyLater(&memory[stage][0][threadIdx.x], key_pages + offset);
+      CopyLater(&memory[stage][1][threadIdx.x], key_pages + offset + kHalf);
+      CopyLater(&memory[stage][2][threadIdx.x], value_pages + offset);
+      CopyLater(&memory[stage][3][threadIdx.x], value_pages + offset + kHalf);
     }
+    EndGroup();  // Empty ones, too: they are counted.
   };
-  // The next keys are on their way while these are computed.
-  Columns next_keys[kKeysAtOnce], next_values[kKeysAtOnce];
-  load(begin, next_keys, next_values);
-  for (Index base = begin; base < end; base += kKeysAtOnce * kUnits) {
-    Columns keys[kKeysAtOnce], values[kKeysAtOnce];
-#pragma unroll
-    for (int k = 0; k < kKeysAtOnce; ++k) {
-      keys[k] = next_keys[k];
-      values[k] = next_values[k];
-    }
-    load(base + kKeysAtOnce * kUnits, next_keys, next_values);
-#pragma unroll
-    for (int k = 0; k < kKeysAtOnce; ++k) {
-      const bool seen = base + k * kUnits + unit < end;
-      float wide[16];
-      float scores[kTileHeads];
-      Widen(keys[k], wide);
-      for (int h = 0; h < kTileHeads; ++h) {
-        float score = 0;
-        for (int i = 0; i < 16; ++i) score += queries[h][i] * wide[i];
-        for (int lanes = kUnitLanes / 2; lanes > 0; lanes /= 2) {
-          score += __shfl_xor_sync(kAll, score, lanes);
-        }
-        scores[h] = seen ? score : kUnseen;
+  for (int stage = 0; stage < kStages - 1; ++stage) fetch(begin + stage * kUnits, stage);
+  int stage = 0;
+  for (Index base = begin; base < end; base += kUnits) {
+    AwaitGroups<kStages - 2>();
+    fetch(base + (kStages - 1) * kUnits, (stage + kStages - 1) % kStages);
+    const bool seen = base + unit < end;
+    float wide[16];
+    float scores[kTileHeads];
+    Widen(memory[stage][0][threadIdx.x], memory[stage][1][threadIdx.x], wide);
+    for (int h = 0; h < kTileHeads; ++h) {
+      float score = 0;
+      for (int i = 0; i < 16; ++i) score += queries[h][i] * wide[i];
+      for (int lanes = kUnitLanes / 2; lanes > 0; lanes /= 2) {
+        score += __shfl_xor_sync(kAll, score, lanes);
       }
-      Widen(values[k], wide);
-      for (int h = 0; h < kTileHeads; ++h) {
-        if (scores[h] > highest[h]) {
-          const float kept = exp2f(highest[h] - scores[h]);
-          highest[h] = scores[h];
-          sum[h] *= kept;
-          for (int i = 0; i < 16; ++i) output[h][i] *= kept;
-        }
-        const float weight = seen ? exp2f(scores[h] - highest[h]) : 0.0f;
-        sum[h] += weight;
-        for (int i = 0; i < 16; ++i) output[h][i] += weight * wide[i];
-      }
+      scores[h] = score;
     }
+    Widen(memory[stage][2][threadIdx.x], memory[stage][3][threadIdx.x], wide);
+    for (int h = 0; seen && h < kTileHeads; ++h) {  // Unseen places hold anything.
+      if (scores[h] > highest[h]) {
+        const float kept = exp2f(highest[h] - scores[h]);
+        highest[h] = scores[h];
+        sum[h] *= kept;
+        for (int i = 0; i < 16; ++i) output[h][i] *= kept;
+      }
+      const float weight = exp2f(scores[h] - highest[h]);
+      sum[h] += weight;
+      for (int i = 0; i < 16; ++i) output[h][i] += weight * wide[i];
+    }
+    stage = (stage + 1) % kStages;
   }
+  AwaitGroups<0>();
+  __syncthreads();  // The memory is used again.
 
-  __shared__ float all_outputs[kUnits][kTileHeads][HEAD_DIM];
+  // [unit][head][HEAD_DIM]
+  static_assert(sizeof(float) * kUnits * kTileHeads * HEAD_DIM <= sizeof(memory), "outputs fit");
+  float* const all_outputs = reinterpret_cast<float*>(memory);
   __shared__ float all_highest[kUnits][kTileHeads], all_sums[kUnits][kTileHeads];
   for (int h = 0; h < kTileHeads; ++h) {
-    for (int i = 0; i < 16; ++i) all_outputs[unit][h][ColumnOf(lane, i)] = output[h][i];
+    float* const own = all_outputs + (unit * kTileHeads + h) * HEAD_DIM;
+    for (int i = 0; i < 16; ++i) own[ColumnOf(lane, i)] = output[h][i];
     if (lane == 0) {
       all_highest[unit][h] = highest[h];
       all_sums[unit][h] = sum[h];
@@ -322,7 +342,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     float total = 0;
     for (int u = 0; u < kUnits; ++u) {
       const float weight = exp2f(all_highest[u][h] - top);
-      value += all_outputs[u][h][column] * weight;
+      value += all_outputs[(u * kTileHeads + h) * HEAD_DIM + column] * weight;
       total += all_sums[u][h] * weight;
     }
     const Index at = (row * HEADS + kv_head * kGroup + first_head + h) * shares + share;
