@@ -160,7 +160,7 @@ void ThreadedExecutor::DrawTokens(const Step& step, std::span<const float> logit
                                   std::span<const int32_t> highest, StepResult& result) {
   const auto vocab = static_cast<size_t>(config().vocab_size);
   std::vector<Sampler::Row> rows;
-  std::vector<size_t> places;  // Of the rows among the results.
+  std::vector<size_t> places;  // The rows' places among the results.
   for (size_t i = 0; i < step.sequences.size(); ++i) {
     const SequenceStep& sequence = step.sequences[i];
     if (!sequence.draw.has_value()) continue;

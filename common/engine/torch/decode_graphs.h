@@ -24,7 +24,7 @@ class DecodeGraphs {
     int most_rows = 0;
     int64_t page_size = 0;
     int64_t window = 0;
-    int64_t input_columns = 0;  // Of a stage that is not the first; 0: tokens are the input.
+    int64_t input_columns = 0;  // 0 on the first stage, whose input is tokens.
   };
   // The layers: what they make of a step's rows, on the device, without waiting for it.
   using Compute = std::function<at::Tensor(TorchStep& step, const at::Tensor& input)>;

@@ -140,7 +140,7 @@ TEST_P(TorchDeviceTest, StepsAreAsCloseToFloat32AsACpus) {
   }
 }
 
-// Of three sequences, by a graph and by a step with a chunk.
+// Three sequences, by a graph and by a step with a chunk.
 TEST_P(TorchDeviceTest, TheDevicePicksTheHighestLogit) {
   ExecutorOptions options = Bfloat16(OptionsOf(GetParam()), Device());
   auto loaded = LoadStageModel(options);

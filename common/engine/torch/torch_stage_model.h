@@ -97,7 +97,8 @@ class TorchStageModel final : public StageModel {
   // [tokens, heads, value_dim]
   at::Tensor AttendChunkOf(const TorchStep::Chunk& chunk, int layer, const at::Tensor& query,
                            const KeyBlock& own, const at::Tensor& heads) const;
-  // Of `decode_rows`, in their order: [rows, heads, head_dim] to [rows, heads, value_dim].
+  // Attention of `decode_rows`, in their order: [rows, heads, head_dim] to [rows, heads,
+  // value_dim].
   at::Tensor AttendDecodeRows(const TorchStep& step, int layer, const at::Tensor& query) const;
   // Keys and values of pages, [.., kv_heads, tokens, dim] for ids [.., pages], in the layers' type.
   KeyBlock Gather(int layer, const at::Tensor& pages, const at::Tensor& heads) const;

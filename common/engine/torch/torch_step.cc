@@ -77,7 +77,7 @@ struct Places {
     std::vector<Block> blocks;
   };
   Numbers::Place tokens, positions, page, slot, last, kv_heads, decode_rows;
-  Numbers::Place lengths, starts, ids;  // Of PagedRows.
+  Numbers::Place lengths, starts, ids;  // What PagedRows has.
   std::vector<Numbers::Place> chunk_pages;
   std::vector<Group> groups;
 };

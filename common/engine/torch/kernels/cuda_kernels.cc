@@ -27,7 +27,7 @@ constexpr const char* kSource =
     ;
 
 constexpr int64_t kEight = 8;            // Columns of one load.
-constexpr int64_t kThreads = 256;        // Of a block, where rows need no other number.
+constexpr int64_t kThreads = 256;        // In a block, where rows need no other number.
 constexpr int64_t kAttendThreads = 128;  // kThreads of kernels.cu.
 constexpr int64_t kWarp = 32;
 constexpr int64_t kMostShares = 128;
@@ -279,7 +279,7 @@ class CudaKernels final : public DeviceKernels {
   const int64_t processors_;
   const bool fits_heads_;
   const bool has_grouped_products_;
-  const at::cuda::MempoolId_t pool_;  // Of all graphs: one of them runs at a time.
+  const at::cuda::MempoolId_t pool_;  // All graphs share it: one runs at a time.
   bool has_cudnn_ = false;
   cudaLibrary_t library_ = nullptr;
   cudaKernel_t add_norm_ = nullptr;

@@ -198,9 +198,9 @@ extern "C" __global__ void PlaceHeads(const unsigned* qkv, const unsigned* q_nor
 //
 // A block takes a share of a row's keys and up to four query heads that read the same KV head.
 // HEAD_DIM / 16 neighbouring lanes make a unit, which works on one key: each lane has 16 columns,
-// as two loads of eight. What comes next is copied to shared memory meanwhile: a GPU's memory is
-// busy only with more on its way than registers hold. Each unit keeps its own highest score and sum; they are merged at the end
-// of the block, and the shares of a row by JoinShares.
+// as two loads of eight. The next keys are copied to shared memory meanwhile: a GPU's memory is
+// busy only with more on its way than registers hold. Each unit keeps its own highest score and
+// sum. They are merged at the end of the block, and the shares of a row by JoinShares.
 
 constexpr int kUnitLanes = HEAD_DIM / 16;
 constexpr int kThreads = 128;
