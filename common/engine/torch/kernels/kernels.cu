@@ -1,7 +1,7 @@
 // Baton's kernels for GPUs, in bfloat16 with sums in float32. Compiled when a model is loaded, by
-// NVRTC, for this model and this GPU: HEAD_DIM, HEADS and KV_HEADS (those of one rank),
-// PAGE_SIZE and MOST_SHARES are defined by the compiler's options (cuda_kernels.cc), if the heads fit at all. No header is included: NVRTC
-// has none on a machine that only runs Baton.
+// NVRTC, for this model and this GPU. The compiler's options (cuda_kernels.cc) define HEAD_DIM,
+// HEADS and KV_HEADS (those of one rank), PAGE_SIZE and MOST_SHARES, if the heads fit at all. No
+// header is included: NVRTC has none on a machine that only runs Baton.
 //
 // Roundings are those of libtorch's operators for the same model: each operation that Hugging Face
 // rounds is rounded here.
@@ -262,7 +262,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 3)
   for (int h = 0; h < kTileHeads; ++h) {
     const bool real = first_head + h < kGroup;
     const int head = kv_head * kGroup + (real ? first_head + h : 0);
-    const uint4* const own = reinterpret_cast<const uint4*>(query + (row * HEADS + head) * HEAD_DIM);
+    const Half* const from = query + (row * HEADS + head) * HEAD_DIM;
+    const uint4* const own = reinterpret_cast<const uint4*>(from);
     Widen(own[lane], own[kHalf / 8 + lane], queries[h]);
     for (int i = 0; i < 16; ++i) {
       queries[h][i] = real ? queries[h][i] * log2_scale : 0.0f;
