@@ -161,6 +161,10 @@ absl::Status WorkerRuntime::Load(LayerRange layers) {
                                                      : Backend::kNative;
   options.timed_profile = options_.timed_profile();
   options.device = options_.device();
+  const bool decodes = config::IsDecode(options_) || config::IsColocated(options_);
+  options.cuda_graph_max_rows = decodes && !options_.disable_cuda_graph()
+                                    ? static_cast<int>(options_.cuda_graph_max_bs())
+                                    : 0;
   options.give_back_landings = !MayRegisterMemory();
   options.tensor_rank = {static_cast<int>(options_.tp_rank()),
                          static_cast<int>(options_.tp_size())};

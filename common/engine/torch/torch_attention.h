@@ -1,7 +1,7 @@
 // Attention without a mask over the context: keys in blocks, and what the blocks give merged by the
 // logarithms of their sums. Masks exist only where a block has keys that some rows see and others
-// don't: on the diagonal of a chunk and at the edges of a window. The one place where versions of
-// libtorch differ (1.13 to 2.15 are tested). Part of the plugin.
+// don't: on the diagonal of a chunk and at the edges of a window. libtorch 1.13 to 2.15 are tested.
+// Part of the plugin.
 #ifndef COMMON_ENGINE_TORCH_TORCH_ATTENTION_H_
 #define COMMON_ENGINE_TORCH_TORCH_ATTENTION_H_
 

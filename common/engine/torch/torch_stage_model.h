@@ -117,7 +117,7 @@ class TorchStageModel final : public StageModel {
   static at::Tensor Rotate(const at::Tensor& heads, const TorchStep& step);
   // This rank's part of the logits, float32 on the device.
   at::Tensor Logits(const at::Tensor& x) const;
-  // Copies, or what is on a CPU, that the host can read; it waits for the device.
+  // The tensor where the host can read it; waits for the device.
   at::Tensor ToHost(const at::Tensor& tensor) const;
   // Gives each slice what it wants of its row of `rows`: [slices that want anything, vocab].
   void TellRows(const Batch& batch, const at::Tensor& rows, std::span<float> logits) const;
