@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
+#include <numeric>
+#include <ostream>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -149,8 +153,11 @@ TEST_P(TorchDeviceTest, TheDevicePicksTheHighestLogit) {
   EXPECT_EQ(model.picks_highest(), Device() != "cpu");
   if (!model.picks_highest()) return;
   const auto prompt = RandomPrompt(100);
-  std::vector<std::vector<int32_t>> pages(3);
-  for (size_t i = 0; i < 3 * 8; ++i) pages[i / 8].push_back(static_cast<int32_t>(i));
+  constexpr int32_t kPages = 8;
+  std::vector<std::vector<int32_t>> pages;
+  for (int32_t first = 0; first < 3 * kPages; first += kPages) {
+    std::iota(pages.emplace_back(kPages).begin(), pages.back().end(), first);
+  }
   const auto run = [&](const std::vector<int>& counts, int prefix, bool pick) {
     Batch batch;
     std::vector<int32_t> highest(counts.size(), -2);
