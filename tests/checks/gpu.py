@@ -29,7 +29,8 @@ SITE = "/site"
 BASE = ("/bin/sh", PYTHON, "/usr/bin/env")
 MACHINES_OWN = ("libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libresolv.so.2",
                 "libutil.so.1", "libnss_files.so.2")
-PARTS = ("machine", "blocks", "parity", "kernels", "experts", "steps", "hand_off")
+PARTS = ("machine", "blocks", "parity", "kernels", "experts", "steps", "hand_off",
+         "serving")
 
 
 def copy(path, root):
