@@ -56,7 +56,7 @@ constexpr char kTls[] =
     "the HTTP port speaks HTTPS with --ssl-certfile and --ssl-keyfile; for more than that put a "
     "proxy in front";
 constexpr char kKernels[] = "the fastest kernels for this processor are taken";
-constexpr char kGraphs[] = "there are no graphs to capture";
+constexpr char kGraphs[] = "graphs are for powers of two up to --cuda-graph-max-bs";
 constexpr char kCompile[] = "there is nothing to compile";
 constexpr char kGuided[] = "Baton has one of its own";
 constexpr char kPeers[] = "workers hear the shapes of their peers from the router";
@@ -181,10 +181,9 @@ constexpr ForeignFlag kRows[] = {
     Switch("use-v2-block-manager", "KV is always in pages"),
     Value("num-continuous-decode-steps", "decode runs step by step", "1"),
     Value("num-scheduler-steps", "decode runs step by step", "1"),
-    Switch("enforce-eager", kGraphs),
     List("cuda-graph-bs", kGraphs),
-    Value("cuda-graph*", kGraphs),
-    Switch("disable-cuda-graph*", kGraphs),
+    List("cuda-graph-sizes", kGraphs),
+    Switch("disable-cuda-graph-padding", kGraphs),
     Switch("enable-profile-cuda-graph", kGraphs),
     Value("max-seq-len-to-capture", kGraphs),
     Switch("enable-torch-compile", kCompile),

@@ -178,7 +178,7 @@ TEST(ForeignFlagsTest, LinesForDisaggregationAreTaken) {
       {Command::kUp,
        "--max-model-len 4096 --gpu-memory-utilization 0.5 --enforce-eager --seed 0 "
        "--disable-log-requests --load-format auto --tokenizer-mode auto --dtype float",
-       4},
+       3},
       {Command::kWorker, "--enable-mixed-chunk --tp 2 --max-running-requests 8", 1},
       {Command::kServe, "--enable-mixed-chunk --tensor-parallel-size 2 --max-num-seqs 8", 1},
       {Command::kUp, "--log-requests --log-requests-level 2", 1},

@@ -1,5 +1,4 @@
 // Compiles kernels.cu for a model and launches it; graphs by libtorch's CUDAGraph.
-#include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/empty.h>
@@ -7,6 +6,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nvrtc.h>
 
@@ -272,7 +273,7 @@ class CudaKernels final : public DeviceKernels {
     };
     C10_CUDA_CHECK(cudaLaunchKernel(reinterpret_cast<void*>(kernel), {size(0), size(1), size(2)},
                                     {static_cast<unsigned>(threads), 1, 1}, pointers.data(), 0,
-                                    at::cuda::getCurrentCUDAStream()));
+                                    c10::cuda::getCurrentCUDAStream()));
   }
 
   const KernelShape shape_;
@@ -297,9 +298,10 @@ std::unique_ptr<DeviceKernels> CreateDeviceKernels(const TorchDevice& device,
                                                    const KernelShape& shape) {
   if (device.is_host()) return nullptr;
   const c10::cuda::CUDAGuard guard(device.device());
-  const cudaDeviceProp* const properties = at::cuda::getDeviceProperties(device.device().index());
-  if (properties->major < 8) return nullptr;
-  return std::make_unique<CudaKernels>(device, shape, *properties);
+  cudaDeviceProp properties;
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.device().index()));
+  if (properties.major < 8) return nullptr;
+  return std::make_unique<CudaKernels>(device, shape, properties);
 }
 
 }  // namespace baton
