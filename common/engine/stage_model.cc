@@ -78,8 +78,7 @@ absl::Status ValidateBatch(const Batch& batch, const ForwardBuffers& buffers,
     BATON_RETURN_IF_ERROR(Annotate(ValidateSlice(slice, config, kv), absl::StrCat("slice ", i)));
     tokens += slice.token_count;
     wanted += slice.wants_logits ? 1 : 0;
-    wanted_anywhere = wanted_anywhere || slice.wants_logits || slice.on_logits != nullptr ||
-                      slice.highest != nullptr;
+    wanted_anywhere = wanted_anywhere || slice.wants_row() || slice.on_logits != nullptr;
     if (slice.wants_logits && slice.highest != nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("slice ", i, " wants its logits and the highest of them"));

@@ -94,6 +94,7 @@ struct SequenceSlice : TokenRun {
   // Instead: where Forward writes the id of the last token's highest logit, the lowest id among
   // equals, or -1 if a logit is not finite. Only for a model that picks_highest().
   int32_t* highest = nullptr;
+  bool wants_row() const { return wants_logits || highest != nullptr; }
   // Called with the logits [rows, vocab] of all the slice's tokens, a few rows at a time and in
   // order, so that a long prompt takes bounded memory. `first` is the index in the slice of the
   // first row's token. Called on Forward's thread; it may call ParallelFor. Last stage only; null
@@ -172,7 +173,7 @@ class StageModel {
   // Whether Forward returns logits: only rank 0 of the last stage does.
   bool tells_logits() const { return last_stage() && tensor_rank().rank == 0; }
 
-  // Whether a slice's `highest` may be set: on a device, whose logits then stay there.
+  // Whether a slice's `highest` may be set. On a device the logits then stay there.
   virtual bool picks_highest() const { return false; }
 
   bool first_stage() const { return kv().layer_begin == 0; }

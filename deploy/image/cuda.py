@@ -4,11 +4,10 @@ They lie beside the torch plugin as they lie in the wheels, since they find one 
 The driver's own (libcuda.so.1, libnvidia-ml.so.1) come from the machine, by way of the container runtime.
 """
 
-import os
 import pathlib
-import subprocess
 
 from builder import Unusable
+from debian import libraries_of
 
 PLACE = "/usr/lib/baton/cuda"
 # Loaded by name, so that no library asks for them: torch's way to the compiler, the compiler's part, cuDNN's parts.
@@ -20,18 +19,9 @@ MARK = "/etc/debian_version"
 
 
 def linked(objects, site):
-    """Files of `site` that `objects` need, those of the driver aside."""
-    found = set()
-    for path in objects:
-        done = subprocess.run(["ldd", path], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise Unusable(f"ldd {path}: {done.stderr.strip() or done.stdout.strip()}")
-        for line in done.stdout.splitlines():
-            _, _, place = line.partition(" => ")
-            resolved = pathlib.Path(os.path.realpath(place.split(" (")[0]))
-            if site in resolved.parents:
-                found.add(resolved)
-    return found
+    """Files of `site` that `objects` need. What the loader does not find is the driver's."""
+    resolved = (pathlib.Path(path).resolve() for path in libraries_of(*objects, complete=False))
+    return {path for path in resolved if site in path.parents}
 
 
 def libraries(plugin, site):

@@ -25,13 +25,16 @@ STATUS_FIELDS = ("Package", "Status", "Architecture", "Multi-Arch", "Source", "V
                  "Maintainer", "Homepage", "Description")
 
 
-def libraries_of(*objects, without=None):
-    """Paths, as the loader names them, of all that `objects` need, the loader included; of no file below `without`."""
+def libraries_of(*objects, without=None, complete=True):
+    """Paths, as the loader names them, of all that `objects` need, the loader included; of no file below `without`.
+
+    Unusable names what the loader does not find, unless that is not to be `complete`.
+    """
     found = set()
     for path in objects:
         for line in output_of("ldd", path).splitlines():
             match = re.match(r"\s*(?:\S+ => )?(/\S+) \(0x", line)
-            if "not found" in line:
+            if complete and "not found" in line:
                 raise Unusable(f"{path}: {line.strip()}")
             if match and not (without and without in pathlib.Path(match.group(1)).resolve().parents):
                 found.add(match.group(1))

@@ -118,7 +118,7 @@ absl::Status ThreadedExecutor::Compute(const Step& step, int64_t submitted_us, S
                          LogitsOf(silent ? 0 : static_cast<size_t>(batch.LogitsCount())));
   BATON_RETURN_IF_ERROR(model_->Forward(batch, step.in, step.out, logits));
   if (silent) result.reported.clear();
-  if (rows_.has_value()) DrawTokens(step, logits, highest, result);
+  if (rows_.has_value()) DrawTokens(step, batch, logits, result);
   return absl::OkStatus();
 }
 
@@ -156,19 +156,19 @@ void ThreadedExecutor::Report(const PromptReport& report, int first, std::span<c
   }
 }
 
-void ThreadedExecutor::DrawTokens(const Step& step, std::span<const float> logits,
-                                  std::span<const int32_t> highest, StepResult& result) {
+void ThreadedExecutor::DrawTokens(const Step& step, const Batch& batch,
+                                  std::span<const float> logits, StepResult& result) {
   const auto vocab = static_cast<size_t>(config().vocab_size);
   std::vector<Sampler::Row> rows;
   std::vector<size_t> places;  // The rows' places among the results.
   for (size_t i = 0; i < step.sequences.size(); ++i) {
     const SequenceStep& sequence = step.sequences[i];
     if (!sequence.draw.has_value()) continue;
-    if (PicksHighest(sequence)) {
+    if (const int32_t* const highest = batch.slices[i].highest; highest != nullptr) {
       SampledToken token;
-      token.token = highest[i];
-      result.drawn.push_back(highest[i] >= 0 ? absl::StatusOr<SampledToken>(token)
-                                             : absl::InternalError("a logit is not finite"));
+      token.token = *highest;
+      result.drawn.push_back(*highest >= 0 ? absl::StatusOr<SampledToken>(token)
+                                           : absl::InternalError("a logit is not finite"));
       continue;
     }
     places.push_back(result.drawn.size());

@@ -75,11 +75,11 @@ class ThreadedExecutor final : public Executor {
   // is the index in the sequence of the first row's token.
   void Report(const PromptReport& report, int first, std::span<const float> logits,
               absl::StatusOr<std::vector<SampledToken>>& told);
-  // Whether the device draws for this sequence (SequenceSlice::highest).
+  // Whether the model draws for this sequence (SequenceSlice::highest).
   bool PicksHighest(const SequenceStep& sequence) const;
   // Room for the logits of `rows` draws.
   absl::StatusOr<std::span<float>> LogitsOf(size_t rows);
-  void DrawTokens(const Step& step, std::span<const float> logits, std::span<const int32_t> highest,
+  void DrawTokens(const Step& step, const Batch& batch, std::span<const float> logits,
                   StepResult& result);
 
   const std::unique_ptr<StageModel> model_;

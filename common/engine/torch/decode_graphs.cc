@@ -72,16 +72,6 @@ DecodeGraphs::Captured DecodeGraphs::Capture(int64_t rows, DeviceKernels& kernel
   return captured;
 }
 
-int64_t DecodeGraphs::FirstPage(const SequenceSlice& slice) const {
-  const int64_t length = int64_t{slice.prefix_length} + 1;
-  return options_.window > 0 ? std::max<int64_t>(0, length - options_.window) / options_.page_size
-                             : 0;
-}
-
-int64_t DecodeGraphs::PageCount(const SequenceSlice& slice) const {
-  return slice.prefix_length / options_.page_size + 1 - FirstPage(slice);
-}
-
 bool DecodeGraphs::Takes(const Batch& batch) const {
   if (batch.slices.empty() || batch.slices.size() > static_cast<size_t>(options_.most_rows)) {
     return false;
@@ -89,7 +79,7 @@ bool DecodeGraphs::Takes(const Batch& batch) const {
   int64_t pages = 0;
   for (const SequenceSlice& slice : batch.slices) {
     if (slice.token_count != 1 || slice.on_logits != nullptr) return false;
-    pages += PageCount(slice);
+    pages += PagesSeenBy(slice, options_.page_size, options_.window).count();
   }
   return pages <= kMostPages;
 }
@@ -108,18 +98,16 @@ at::Tensor DecodeGraphs::Run(const Batch& batch, const at::Tensor& input) {
   for (int64_t row = 0; row < count; ++row) {
     const SequenceSlice& slice = batch.slices[static_cast<size_t>(row)];
     const int64_t position = slice.prefix_length;
-    const int64_t first = FirstPage(slice);
-    const auto pages =
-        slice.pages.subspan(static_cast<size_t>(first), static_cast<size_t>(PageCount(slice)));
+    const SeenPages seen = PagesSeenBy(slice, options_.page_size, options_.window);
     const auto put = [&](int section, int64_t value) { numbers[section * rows + row] = value; };
     put(kTokens, slice.tokens.empty() ? 0 : slice.tokens[0]);
     put(kPositions, position);
-    put(kPages, pages.back());
+    put(kPages, seen.pages.back());
     put(kSlots, position % options_.page_size);
-    put(kLengths, position + 1 - first * options_.page_size);
+    put(kLengths, seen.end);
     put(kStarts, ids);
-    std::copy(pages.begin(), pages.end(), numbers + kSections * rows + ids);
-    ids += static_cast<int64_t>(pages.size());
+    std::copy(seen.pages.begin(), seen.pages.end(), numbers + kSections * rows + ids);
+    ids += seen.count();
   }
   const int64_t used = kSections * rows + ids;
   numbers_.narrow(0, 0, used).copy_(host_.narrow(0, 0, used), /*non_blocking=*/true);

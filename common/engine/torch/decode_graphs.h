@@ -52,8 +52,6 @@ class DecodeGraphs {
   Captured Capture(int64_t rows, DeviceKernels& kernels, const Compute& compute) const;
   // The step of `rows` rows, in the memory that is uploaded to.
   TorchStep StepOf(int64_t rows) const;
-  int64_t FirstPage(const SequenceSlice& slice) const;
-  int64_t PageCount(const SequenceSlice& slice) const;
 
   const TorchDevice device_;
   const Options options_;

@@ -153,9 +153,7 @@ void Merge(Attended more, Attended& sum) {
 
 at::Tensor AttendChunk(const ChunkShape& shape, const at::Tensor& query, const KeyBlock& own,
                        const GetKeys& prefix) {
-  const int64_t lowest =
-      shape.window > 0 ? std::max<int64_t>(0, shape.prefix + 1 - shape.window) : 0;
-  const int64_t first = lowest / shape.page_size * shape.page_size;
+  const int64_t first = shape.first_key();
   const int64_t heads = query.size(0) * query.size(1);
   const int64_t key_block =
       std::max<int64_t>(1, kTorchKeyBlock / shape.page_size) * shape.page_size;

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -40,6 +41,12 @@ struct ChunkShape {
   int64_t window = 0;     // Keys that a row sees, its own included; 0: all.
   int64_t page_size = 1;  // Blocks of the prefix begin at pages.
   double scale = 1;
+
+  // The first key that any of its tokens sees, or one before it: the first of a page.
+  int64_t first_key() const {
+    const int64_t lowest = window > 0 ? std::max<int64_t>(0, prefix + 1 - window) : 0;
+    return lowest / page_size * page_size;
+  }
 };
 
 // `query` is [kv_heads, group, tokens, key_dim], `own` the chunk's keys and values; `prefix` is

@@ -20,10 +20,10 @@
 
 namespace baton {
 
-std::vector<std::pair<int64_t, int64_t>> CutPrefix(int64_t first, int64_t prefix, bool by_cudnn) {
+std::vector<std::pair<int64_t, int64_t>> CutPrefix(int64_t prefix, bool by_cudnn) {
   std::vector<std::pair<int64_t, int64_t>> blocks;
   int64_t size = kTorchFlashKeys;
-  for (int64_t begin = first; begin < prefix; begin = blocks.back().second) {
+  for (int64_t begin = 0; begin < prefix; begin = blocks.back().second) {
     const int64_t left = prefix - begin;
     while (by_cudnn && size > left && size >= 2 * kLeastCudnnKeys) size /= 2;
     blocks.emplace_back(begin, begin + std::min(size, left));
@@ -89,7 +89,8 @@ void Add(const DeviceKernels* kernels, const Part& more, Part& sum) {
 
 // Blocks of a window's keys, and the chunk's own, at once: a window is short.
 at::Tensor WithinWindow(const ChunkShape& shape, const at::Tensor& query, const KeyBlock& own,
-                        const GetKeys& prefix, int64_t first) {
+                        const GetKeys& prefix) {
+  const int64_t first = shape.first_key();
   if (first >= shape.prefix) return ByFlash(query, own, true, shape.window, shape.scale).output;
   const KeyBlock before = prefix(first, shape.prefix);
   const KeyBlock all = {at::cat({before.first, own.first}, 1),
@@ -108,17 +109,14 @@ bool FusedAttentionFits(const at::Tensor& query, int64_t value_dim) {
 
 at::Tensor AttendFused(const ChunkShape& shape, const at::Tensor& query, const KeyBlock& own,
                        const GetKeys& prefix, const DeviceKernels* kernels) {
-  const int64_t lowest =
-      shape.window > 0 ? std::max<int64_t>(0, shape.prefix + 1 - shape.window) : 0;
-  const int64_t first = lowest / shape.page_size * shape.page_size;
-  if (shape.window > 0) return WithinWindow(shape, query, own, prefix, first);
+  if (shape.window > 0) return WithinWindow(shape, query, own, prefix);
   const int64_t padded = kernels != nullptr && kernels->has_cudnn() ? PaddedRows(shape.tokens) : 0;
   const at::Tensor rows = padded > 0 ? Padded(query, 0, padded) : query;
   Part sum = padded > 0
                  ? ByCudnn(rows, {Padded(own.first, 1, padded), Padded(own.second, 1, padded)},
                            /*causal=*/true, shape.scale, shape.tokens)
                  : ByFlash(query, own, /*causal=*/true, 0, shape.scale);
-  for (const auto& [begin, end] : CutPrefix(first, shape.prefix, padded > 0)) {
+  for (const auto& [begin, end] : CutPrefix(shape.prefix, padded > 0)) {
     const KeyBlock keys = prefix(begin, end);
     const bool by_cudnn = padded > 0 && end - begin >= kLeastCudnnKeys;
     Add(kernels,

@@ -184,10 +184,17 @@ absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
 
 absl::Status TorchStageModel::ComputeByGraph(const Batch& batch, const TensorView& in,
                                              const TensorView& out, std::span<float> logits) {
-  const at::Tensor x = graphs_->Run(batch, first_stage() ? at::Tensor() : View(in));
+  at::Tensor x = graphs_->Run(batch, first_stage() ? at::Tensor() : View(in));
   if (!last_stage()) {
     GiveOutput(x, out);
     return absl::OkStatus();
+  }
+  std::vector<int64_t> wanted;
+  for (size_t i = 0; i < batch.slices.size(); ++i) {
+    if (batch.slices[i].wants_row()) wanted.push_back(static_cast<int64_t>(i));
+  }
+  if (wanted.size() < batch.slices.size()) {
+    x = x.index_select(0, at::tensor(wanted).to(x.device()));
   }
   TellRows(batch, x, logits);
   return absl::OkStatus();
@@ -372,98 +379,6 @@ absl::StatusOr<at::Tensor> TorchStageModel::FeedForward(const TorchLayer& weight
   if (weights.sparse) return Sum(Sparse(weights, normed));
   return Project(GatedRows(weights.mlp, normed, kernels_.get()), weights.mlp.down,
                  weights.mlp.down_bias);
-}
-
-// ---- The end of the model ----
-
-at::Tensor TorchStageModel::Logits(const at::Tensor& x) const {
-  return at::linear(AddNorm(x, {}, weights_.final_norm).normed, weights_.head)
-      .to(at::kFloat)
-      .contiguous();
-}
-
-at::Tensor TorchStageModel::ToHost(const at::Tensor& tensor) const {
-  if (device_.is_host()) return tensor;
-  const at::Tensor host =
-      device_.AllocateStaging(tensor.nbytes()).view(tensor.scalar_type()).view(tensor.sizes());
-  host.copy_(tensor, /*non_blocking=*/true);
-  device_.Finish(Queue::kCompute);
-  return host;
-}
-
-absl::StatusOr<at::Tensor> TorchStageModel::Head(const at::Tensor& x) {
-  const at::Tensor part = Logits(x);
-  if (group_.alone()) return ToHost(part);
-  if (!device_.is_host()) return GatherOnDevice(part);
-  at::Tensor all;
-  std::span<float> gathered;
-  if (tells_logits()) {
-    all = at::empty({part.size(0), config_.vocab_size}, at::kFloat);
-    gathered = {all.data_ptr<float>(), static_cast<size_t>(all.numel())};
-  }
-  BATON_RETURN_IF_ERROR(group_.Gather({part.data_ptr<float>(), static_cast<size_t>(part.numel())},
-                                      static_cast<int>(part.size(0)), gathered));
-  return all;
-}
-
-absl::StatusOr<at::Tensor> TorchStageModel::GatherOnDevice(const at::Tensor& part) {
-  const int64_t ranks = shard_.rank.size;
-  const at::Tensor all = at::empty({ranks, part.size(0), part.size(1)}, part.options());
-  BATON_RETURN_IF_ERROR(group_.GatherParts(device_.Lend(part), device_.Lend(all)));
-  if (!tells_logits()) return at::Tensor();
-  return ToHost(all.permute({1, 0, 2}).reshape({part.size(0), ranks * part.size(1)}));
-}
-
-absl::Status TorchStageModel::TellLogits(const Batch& batch, const TorchStep& step,
-                                         const at::Tensor& x, std::span<float> logits) {
-  int64_t row = 0;
-  for (const SequenceSlice& slice : batch.slices) {
-    for (int first = 0; slice.on_logits != nullptr && first < slice.token_count;
-         first += kLogitRows) {
-      const int rows = std::min(kLogitRows, slice.token_count - first);
-      BATON_ASSIGN_OR_RETURN(const at::Tensor told, Head(x.narrow(0, row + first, rows)));
-      if (!tells_logits()) continue;
-      slice.on_logits(first, {told.data_ptr<float>(), static_cast<size_t>(told.numel())});
-    }
-    row += slice.token_count;
-  }
-  if (step.last.size(0) == 0) return absl::OkStatus();
-  const at::Tensor last = x.index_select(0, step.last);
-  if (group_.alone()) {
-    TellRows(batch, Logits(last), logits);
-    return absl::OkStatus();
-  }
-  BATON_ASSIGN_OR_RETURN(const at::Tensor told, Head(last));
-  if (tells_logits()) std::memcpy(logits.data(), told.data_ptr<float>(), logits.size_bytes());
-  return absl::OkStatus();
-}
-
-void TorchStageModel::TellRows(const Batch& batch, const at::Tensor& rows,
-                               std::span<float> logits) const {
-  std::vector<int64_t> told;
-  std::vector<std::pair<int64_t, int32_t*>> picked;
-  int64_t row = 0;
-  for (const SequenceSlice& slice : batch.slices) {
-    if (slice.wants_logits) told.push_back(row);
-    if (slice.highest != nullptr) picked.emplace_back(row, slice.highest);
-    // A graph computes logits of all slices, a step of those that want any.
-    const bool wanted = slice.wants_logits || slice.highest != nullptr;
-    if (wanted || rows.size(0) == static_cast<int64_t>(batch.slices.size())) ++row;
-  }
-  at::Tensor ids;
-  if (!picked.empty()) {
-    const at::Tensor finite = rows.isfinite().all(-1);
-    ids = ToHost(rows.argmax(-1).masked_fill_(finite.logical_not(), -1));
-  }
-  for (const auto& [from, to] : picked) *to = static_cast<int32_t>(ids.data_ptr<int64_t>()[from]);
-  if (told.empty()) return;
-  const auto count = static_cast<int64_t>(told.size());
-  const at::Tensor chosen =
-      count == rows.size(0)
-          ? rows
-          : rows.index_select(0, at::tensor(told).to(rows.device(), /*non_blocking=*/false));
-  at::from_blob(logits.data(), {count, rows.size(1)}, at::kFloat)
-      .copy_(chosen, /*non_blocking=*/true);
 }
 
 }  // namespace baton

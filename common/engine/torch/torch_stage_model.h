@@ -48,9 +48,7 @@ class TorchStageModel final : public StageModel {
   TensorRank tensor_rank() const override { return shard_.rank; }
   absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
   void EndGroup(const absl::Status& why) override { group_.Fail(why); }
-  bool picks_highest() const override {
-    return !device_.is_host() && last_stage() && shard_.rank.alone();
-  }
+  bool picks_highest() const override { return last_stage() && shard_.rank.alone(); }
   absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits) override;
 
@@ -119,7 +117,7 @@ class TorchStageModel final : public StageModel {
   at::Tensor Logits(const at::Tensor& x) const;
   // The tensor where the host can read it; waits for the device.
   at::Tensor ToHost(const at::Tensor& tensor) const;
-  // Gives each slice what it wants of its row of `rows`: [slices that want anything, vocab].
+  // Gives each slice what it wants of its row of `rows`: [slices that want one, vocab].
   void TellRows(const Batch& batch, const at::Tensor& rows, std::span<float> logits) const;
   absl::Status TellLogits(const Batch& batch, const TorchStep& step, const at::Tensor& x,
                           std::span<float> logits);

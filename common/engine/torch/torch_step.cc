@@ -44,24 +44,9 @@ class Numbers {
   at::Tensor uploaded_;
 };
 
-// A sequence with one row, and the pages that it sees.
-struct Decoding {
+struct Decoding : SeenPages {
   int64_t row = 0;
-  std::span<const int32_t> pages;
-  int64_t begin = 0;  // What it sees, counted from the first token of the first page.
-  int64_t end = 0;
-
-  int64_t page_count() const { return static_cast<int64_t>(pages.size()); }
 };
-
-Decoding DecodingOf(const SequenceSlice& slice, int64_t row, const StepShape& shape) {
-  const int64_t length = int64_t{slice.prefix_length} + 1;
-  const int64_t lowest = shape.window > 0 ? std::max<int64_t>(0, length - shape.window) : 0;
-  const int64_t first = lowest / shape.page_size;
-  const int64_t last = (length + shape.page_size - 1) / shape.page_size;
-  return {row, std::span(slice.pages).subspan(first, last - first),
-          lowest - first * shape.page_size, length - first * shape.page_size};
-}
 
 // Where the numbers of a step lie, before they are uploaded.
 struct Places {
@@ -88,13 +73,13 @@ Places::Block PlanBlock(std::span<const Decoding> rows, int64_t first, int64_t p
                         int64_t page_size, Numbers& numbers) {
   const auto active = static_cast<int64_t>(rows.size());
   const int64_t fits = std::max<int64_t>(1, pages_at_once / active);
-  const int64_t left = rows[0].page_count() - first;
+  const int64_t left = rows[0].count() - first;
   const int64_t count = left <= fits + fits / 2 ? left : fits;
   Places::Block block = {active, first, count, {}, false};
   std::vector<int64_t> table;
   for (const Decoding& one : rows) {
     for (int64_t page = first; page < first + count; ++page) {
-      table.push_back(one.pages[static_cast<size_t>(std::min(page, one.page_count() - 1))]);
+      table.push_back(one.pages[static_cast<size_t>(std::min(page, one.count() - 1))]);
     }
     block.edges |= one.end < (first + count) * page_size || one.begin > first * page_size;
   }
@@ -111,9 +96,9 @@ Places::Group PlanGroup(std::span<const Decoding> rows, int64_t pages_at_once, i
     ends.push_back(one.end);
   }
   Places::Group group = {numbers.Add(begins), numbers.Add(ends), {}};
-  for (int64_t first = 0; first < rows[0].page_count(); first += group.blocks.back().pages) {
+  for (int64_t first = 0; first < rows[0].count(); first += group.blocks.back().pages) {
     size_t active = rows.size();
-    while (rows[active - 1].page_count() <= first) --active;
+    while (rows[active - 1].count() <= first) --active;
     group.blocks.push_back(PlanBlock(rows.first(active), first, pages_at_once, page_size, numbers));
   }
   return group;
@@ -121,9 +106,8 @@ Places::Group PlanGroup(std::span<const Decoding> rows, int64_t pages_at_once, i
 
 void PlanDecodes(std::vector<Decoding> decoding, const StepShape& shape, Numbers& numbers,
                  Places& places) {
-  std::stable_sort(decoding.begin(), decoding.end(), [](const Decoding& a, const Decoding& b) {
-    return a.page_count() > b.page_count();
-  });
+  std::stable_sort(decoding.begin(), decoding.end(),
+                   [](const Decoding& a, const Decoding& b) { return a.count() > b.count(); });
   std::vector<int64_t> rows;
   for (const Decoding& one : decoding) rows.push_back(one.row);
   places.decode_rows = numbers.Add(rows);
@@ -169,6 +153,15 @@ void PlanPaged(const std::vector<Decoding>& decoding, Numbers& numbers, Places& 
 
 }  // namespace
 
+SeenPages PagesSeenBy(const SequenceSlice& slice, int64_t page_size, int64_t window) {
+  const int64_t length = int64_t{slice.prefix_length} + 1;
+  const int64_t lowest = window > 0 ? std::max<int64_t>(0, length - window) : 0;
+  const int64_t first = lowest / page_size;
+  const int64_t last = (length + page_size - 1) / page_size;
+  return {slice.pages.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)),
+          lowest - first * page_size, length - first * page_size};
+}
+
 TorchRotary::TorchRotary(const ModelConfig& config, const TorchDevice& device) : rotary_(config) {
   if (device.is_host()) return;
   const std::span<const float> own = rotary_.frequencies();
@@ -213,7 +206,7 @@ TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchDevice
       slot.push_back(position % shape.page_size);
     }
     if (slice.token_count == 1) {
-      decoding.push_back(DecodingOf(slice, row, shape));
+      decoding.push_back({PagesSeenBy(slice, shape.page_size, shape.window), row});
     } else {
       const int64_t pages = (slice.prefix_length + shape.page_size - 1) / shape.page_size;
       step.chunks.push_back({row, slice.token_count, slice.prefix_length, {}});
@@ -221,7 +214,7 @@ TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchDevice
           numbers.Add(std::span(slice.pages).first(static_cast<size_t>(pages))));
     }
     row += slice.token_count;
-    if (slice.wants_logits || slice.highest != nullptr) last.push_back(row - 1);
+    if (slice.wants_row()) last.push_back(row - 1);
   }
   std::vector<int64_t> heads(static_cast<size_t>(shape.kv_heads));
   std::iota(heads.begin(), heads.end(), 0);

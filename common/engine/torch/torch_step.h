@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "common/engine/attention/rotary.h"
@@ -53,6 +54,19 @@ struct TorchStep {
 
   std::vector<at::Tensor> staging;  // Read by the device until the step is done.
 };
+
+// What a sequence's single token sees: pages, and the part of them, counted from the first token of
+// the first page.
+struct SeenPages {
+  std::span<const int32_t> pages;
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t count() const { return static_cast<int64_t>(pages.size()); }
+};
+
+// `window` as in ChunkShape.
+SeenPages PagesSeenBy(const SequenceSlice& slice, int64_t page_size, int64_t window);
 
 struct StepShape {
   int64_t page_size = 0;

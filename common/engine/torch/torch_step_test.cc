@@ -175,12 +175,12 @@ TEST(TorchStepTest, ChunksAndRowsOfABatchAreTold) {
 
 TEST(TorchFusedAttentionTest, APrefixIsCutIntoFewSizes) {
   using Blocks = std::vector<std::pair<int64_t, int64_t>>;
-  EXPECT_EQ(CutPrefix(0, 0, true), Blocks{});
-  EXPECT_EQ(CutPrefix(0, 70000, false), (Blocks{{0, 32768}, {32768, 65536}, {65536, 70000}}));
-  EXPECT_EQ(CutPrefix(0, 70000, true),
+  EXPECT_EQ(CutPrefix(0, true), Blocks{});
+  EXPECT_EQ(CutPrefix(70000, false), (Blocks{{0, 32768}, {32768, 65536}, {65536, 70000}}));
+  EXPECT_EQ(CutPrefix(70000, true),
             (Blocks{{0, 32768}, {32768, 65536}, {65536, 69632}, {69632, 70000}}));
-  EXPECT_EQ(CutPrefix(64, 64 + 2048 + 2047, true), (Blocks{{64, 2112}, {2112, 4159}}));
-  EXPECT_EQ(CutPrefix(0, 7, true), (Blocks{{0, 7}}));
+  EXPECT_EQ(CutPrefix(2048 + 2047, true), (Blocks{{0, 2048}, {2048, 4095}}));
+  EXPECT_EQ(CutPrefix(7, true), (Blocks{{0, 7}}));
 }
 
 TEST(TorchFusedAttentionTest, RowsArePaddedByAQuarterAtMost) {

@@ -108,6 +108,13 @@ Pointer Memory(const at::Tensor& tensor) {
   return static_cast<Pointer>(tensor.data_ptr());
 }
 
+// Blocks of a launch.
+struct Grid {
+  int64_t x = 1;
+  int64_t y = 1;
+  int64_t z = 1;
+};
+
 class CudaKernels final : public DeviceKernels {
  public:
   CudaKernels(const TorchDevice& device, const KernelShape& shape, const cudaDeviceProp& properties)
@@ -265,13 +272,12 @@ class CudaKernels final : public DeviceKernels {
   }
 
   template <typename... Arguments>
-  static void Launch(cudaKernel_t kernel, const std::vector<int64_t>& grid, int64_t threads,
+  static void Launch(cudaKernel_t kernel, const Grid& grid, int64_t threads,
                      Arguments... arguments) {
     std::array<void*, sizeof...(Arguments)> pointers = {static_cast<void*>(&arguments)...};
-    const auto size = [&](size_t i) {
-      return i < grid.size() ? static_cast<unsigned>(grid[i]) : 1U;
-    };
-    C10_CUDA_CHECK(cudaLaunchKernel(reinterpret_cast<void*>(kernel), {size(0), size(1), size(2)},
+    C10_CUDA_CHECK(cudaLaunchKernel(reinterpret_cast<void*>(kernel),
+                                    {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                                     static_cast<unsigned>(grid.z)},
                                     {static_cast<unsigned>(threads), 1, 1}, pointers.data(), 0,
                                     c10::cuda::getCurrentCUDAStream()));
   }
