@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <fstream>
-#include <functional>
-#include <set>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 
 namespace baton {
@@ -35,25 +35,40 @@ int NestingDepth(std::string_view text) {
   return deepest;
 }
 
-// Finds keys that stand twice in one object: nlohmann keeps the last one, other readers the first.
-class DuplicateFinder {
+// Finds a key that stands twice in one object: nlohmann keeps the last one, other readers the
+// first. A pass of its own, for a parser with a callback goes through all members of the outer
+// object at the end of each inner one: minutes for the header of a checkpoint with 36,000 tensors.
+class DuplicateFinder : public nlohmann::json_sax<Json> {
  public:
-  bool operator()(int, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) {
-      open_objects_.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      open_objects_.pop_back();
-    } else if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!open_objects_.back().insert(key).second) duplicate_ = key;
-    }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(int64_t) override { return true; }
+  bool number_unsigned(uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(Json::binary_t&) override { return true; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool start_object(size_t) override {
+    open_objects_.emplace_back();
     return true;
   }
-  const std::string* duplicate() const { return duplicate_.empty() ? nullptr : &duplicate_; }
+  bool end_object() override {
+    open_objects_.pop_back();
+    return true;
+  }
+  bool key(std::string& key) override {
+    if (open_objects_.back().insert(key).second) return true;
+    duplicate_ = std::move(key);
+    return false;
+  }
+  bool parse_error(size_t, const std::string&, const Json::exception&) override { return false; }
+
+  const std::optional<std::string>& duplicate() const { return duplicate_; }
 
  private:
-  std::vector<std::set<std::string>> open_objects_;
-  std::string duplicate_;
+  std::vector<absl::flat_hash_set<std::string>> open_objects_;
+  std::optional<std::string> duplicate_;
 };
 
 std::string Prefix(const std::string& name) { return name.empty() ? "" : name + ": "; }
@@ -69,13 +84,14 @@ absl::StatusOr<Json> ParseJson(std::string_view text, const std::string& name,
                                                    " levels deep; at most ", kMaxJsonDepth,
                                                    " are accepted"));
   }
-  DuplicateFinder keys;
   try {
-    if (duplicates == DuplicateKeys::kKeepLast) return Json::parse(text);
-    Json json = Json::parse(text, std::ref(keys));
-    if (keys.duplicate() != nullptr) {
+    Json json = Json::parse(text);
+    if (duplicates == DuplicateKeys::kKeepLast) return json;
+    DuplicateFinder finder;
+    Json::sax_parse(text, &finder);
+    if (finder.duplicate().has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(Prefix(name), "the key \"", *keys.duplicate(), "\" stands twice"));
+          absl::StrCat(Prefix(name), "the key \"", *finder.duplicate(), "\" stands twice"));
     }
     return json;
   } catch (const Json::exception& error) {
