@@ -1,12 +1,38 @@
 """C++ rules with the defaults that every package of Baton shares."""
 
+# Only what is compiled with the flags of everything else can use a precompiled header.
+def _precompiled(name, kwargs):
+    return {} if "copts" in kwargs else {
+        "copts": ["-include", "tools/pch/%s.h" % name],
+        "deps": kwargs.pop("deps", []) + ["//tools/pch:" + name],
+    }
+
+def cc_library(srcs = [], **kwargs):
+    """Bazel's own, whose sources start from a precompiled header."""
+    if srcs:
+        kwargs.update(_precompiled("library", kwargs))
+    native.cc_library(srcs = srcs, **kwargs)
+
+def cc_binary(**kwargs):
+    """Bazel's own, whose sources start from a precompiled header."""
+    kwargs.update(_precompiled("library", kwargs))
+    native.cc_binary(**kwargs)
+
+# What a test calls is optimised as for users; the test itself costs more to compile than to run. GCC's two warnings
+# want the inlining of -O2, without which they see errors in the standard library.
+UNIT_TEST_COPTS = ["-O1", "-Wno-array-bounds", "-Wno-maybe-uninitialized", "-include", "tools/pch/unit_test.h"]
+
 def cc_unit_test(name, srcs, deps = [], size = "small", data = [], **kwargs):
     """A GoogleTest binary with gtest's main and the sanitizers' suppression files at hand."""
     native.cc_test(
         name = name,
         srcs = srcs,
         size = size,
-        deps = deps + ["@system//:gtest_main"],
+        copts = UNIT_TEST_COPTS,
+        deps = deps + [
+            "//tools/pch:unit_test",
+            "@system//:gtest_main",
+        ],
         data = data + ["//tools:lsan.supp", "//tools:tsan.supp"],
         **kwargs
     )
@@ -16,7 +42,7 @@ def core_library(name, srcs, hdrs, deps = [], core_deps = [], visibility = None)
 
     `core_deps` are the cores that it is composed of.
     """
-    native.cc_library(
+    cc_library(
         name = name,
         srcs = srcs,
         hdrs = hdrs,

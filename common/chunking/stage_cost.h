@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/json/json_section.h"
 #include "common/types/kv_layout.h"
 
 namespace baton {
+
+class JsonSection;  // Its header has nlohmann's, and much of the tree includes this one.
 
 // The work of one plan: one chunk, or several of different prompts.
 struct PlanWork {

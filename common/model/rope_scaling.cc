@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/model/config_reader.h"
 #include "common/model/model_config.h"
+#include "nlohmann/json.hpp"
 
 namespace baton {
 namespace {

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/model/config_reader.h"
 
 namespace baton {
+
+class ConfigReader;  // Its header has nlohmann's, and much of the tree includes this one.
 
 inline constexpr int kMaxPositions = 1 << 26;
 

@@ -100,3 +100,14 @@ def test_what_did_not_pass_is_run_again(tree, text, failed, skipped):
         assert (tally.passed, tally.failed, tally.skipped) == (1, failed, skipped)
     (tree / "tests/e2e/test_b.py").write_text("def test_it():\n    pass\n")
     assert (run_all().passed, run_all().failed) == (2, 0)
+
+
+def test_of_modules_that_nobody_has_timed_the_long_ones_begin(tmp_path):
+    passed = end_to_end.Passed(tmp_path / "none.json")
+    assert passed.seconds(end_to_end.LONG[0]) > passed.seconds("test_a")
+    passed.note(end_to_end.LONG[0], inputs="", passed=1, seconds=3)
+    assert passed.seconds(end_to_end.LONG[0]) == 3
+
+
+def test_the_long_modules_exist():
+    assert set(end_to_end.LONG) <= {path.stem for path in end_to_end.module_paths()}

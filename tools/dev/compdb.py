@@ -18,13 +18,20 @@ def output_of(*command):
     return subprocess.run(["bazel", *command], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
+def without_precompiled(arguments):
+    """clangd can't read GCC's, and should see what a source includes itself."""
+    at = arguments.index("-include") if "-include" in arguments else len(arguments)
+    return arguments[:at] + arguments[at + 2:]
+
+
 def main():
     output_base = output_of("info", "output_base").strip()
     query = f'mnemonic("CppCompile", {" + ".join(PACKAGES)})'
     actions = json.loads(output_of("aquery", "--noshow_progress", "--output=jsonproto", *compiler_flags(), query))
     entries = []
     for action in actions["actions"]:
-        arguments = [argument for argument in action["arguments"] if argument not in NOT_FOR_CLANG]
+        arguments = [argument for argument in without_precompiled(action["arguments"])
+                     if argument not in NOT_FOR_CLANG]
         # `bazel-out` is a link in the tree, `external` is not.
         arguments = [f"{output_base}/{argument}" if argument.startswith("external/") else argument
                      for argument in arguments]
