@@ -263,11 +263,11 @@ const AutoChunk& AutoChunks::Of(ChunkRule rule) const {
 
 absl::StatusOr<AutoChunks> FindAutoChunks(const v1::Options& options, const ModelFacts& model,
                                           int64_t context_tokens) {
-  BATON_ASSIGN_OR_RETURN(AutoChunk optimal, Optimal(options, model, context_tokens));
+  BATON_ASSIGN_OR_RETURN(const AutoChunk optimal, Optimal(options, model, context_tokens));
   AutoChunks chunks;
   chunks.fixed = Within({kLeastAutoChunk, "--chunk-policy fixed"}, options, context_tokens);
   chunks.sglang = Within({kSglangAutoChunk, "--chunk-policy sglang"}, options, context_tokens);
-  chunks.optimal = Within(std::move(optimal), options, context_tokens);
+  chunks.optimal = Within(optimal, options, context_tokens);
   return chunks;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -79,7 +80,7 @@ inline constexpr int64_t kAutoChunkKvShare = 5;
 
 struct AutoChunk {
   int64_t tokens = 0;
-  std::string source;  // What decided: "--chunk-policy fixed".
+  std::string_view source;  // What decided, a literal: "--chunk-policy fixed".
 };
 
 struct AutoChunks {
