@@ -148,7 +148,7 @@ config::ParsedOptions Effective(const config::ParsedOptions& options,
   const auto rule = ParseChunkRule(report.values.chunk_policy()).value_or(ChunkRule::kFixed);
   effective.values.set_chunked_prefill_size(report.values.chunked_prefill_size());
   effective.sources["chunked_prefill_size"] = {config::OptionSource::Kind::kDerived,
-                                               report.auto_chunks->Of(rule).source};
+                                               std::string(report.auto_chunks->Of(rule).source)};
   return effective;
 }
 
