@@ -1,6 +1,5 @@
 #include "common/engine/torch/torch_weights.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <optional>
@@ -36,18 +35,18 @@ class Loader {
     for (const std::optional<WeightSpec>& spec : specs) {
       if (!spec.has_value()) continue;
       BATON_ASSIGN_OR_RETURN(const StoredPart stored, stage_.FindVector(*spec));
-      BATON_ASSIGN_OR_RETURN(at::Tensor part, Read(stored));
+      BATON_ASSIGN_OR_RETURN(const at::Tensor part, Read(stored));
       parts.push_back(part.view({stored.rows()}));
     }
-    return Joined(std::move(parts));
+    return Place(parts);
   }
 
   // Not rounded.
   absl::StatusOr<at::Tensor> RouterBias(const std::optional<WeightSpec>& spec) {
     if (!spec.has_value()) return at::Tensor();
     BATON_ASSIGN_OR_RETURN(const StoredPart stored, stage_.FindVector(*spec));
-    BATON_ASSIGN_OR_RETURN(const at::Tensor bias, Read(stored, at::kFloat));
-    return bias.view({stored.rows()});
+    BATON_ASSIGN_OR_RETURN(const at::Tensor bias, Read(stored));
+    return bias.view({stored.rows()}).to(device_, at::kFloat);
   }
 
   // [heads, nope_dim + value_dim, kv_rank]
@@ -65,11 +64,11 @@ class Loader {
                                                        ? ReadScaled(spec, stored)
                                                        : Read(stored));
     }
-    return Joined(std::move(parts));
+    return Place(parts);
   }
 
  private:
-  // FP8 as the float32 values that it is worth.
+  // In host memory: FP8 as the float32 values that it is worth.
   absl::StatusOr<at::Tensor> ReadScaled(const WeightSpec& spec, const StoredPart& stored) {
     if (!stage_.may_round && stage_.dtype != ElementType::kFloat32) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -81,19 +80,16 @@ class Loader {
     BATON_RETURN_IF_ERROR(part.ReadValues(
         0, stored.rows(), {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())}));
     Report(stored.ElementCount());
-    return tensor.to(device_, ScalarTypeOf(stage_.dtype));
+    return tensor;
   }
 
+  // In host memory, as it is stored.
   absl::StatusOr<at::Tensor> Read(const StoredPart& stored) {
-    return Read(stored, ScalarTypeOf(stage_.dtype));
-  }
-
-  absl::StatusOr<at::Tensor> Read(const StoredPart& stored, c10::ScalarType type) {
     at::Tensor tensor = at::empty({stored.rows(), stored.columns()}, StoredTypeOf(stored.dtype()));
     BATON_RETURN_IF_ERROR(
         stored.Read(0, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()}));
     Report(stored.ElementCount());
-    return tensor.to(device_, type);
+    return tensor;
   }
 
   void Report(int64_t elements) {
@@ -102,10 +98,22 @@ class Loader {
     on_progress_(static_cast<double>(elements_done_) / static_cast<double>(elements_total_));
   }
 
-  // One tensor is not copied; undefined if there is none.
-  static at::Tensor Joined(std::vector<at::Tensor> parts) {
-    if (parts.size() > 1) return at::cat(parts);
-    return parts.empty() ? at::Tensor() : std::move(parts[0]);
+  // One below the other on the device, which holds no second copy of them; undefined if there are
+  // none.
+  at::Tensor Place(const std::vector<at::Tensor>& parts) const {
+    if (parts.empty()) return {};
+    const auto options = at::TensorOptions(device_).dtype(ScalarTypeOf(stage_.dtype));
+    if (parts.size() == 1) return parts[0].to(options);
+    std::vector<int64_t> shape = parts[0].sizes().vec();
+    shape[0] = 0;
+    for (const at::Tensor& part : parts) shape[0] += part.size(0);
+    at::Tensor joined = at::empty(shape, options);
+    int64_t row = 0;
+    for (const at::Tensor& part : parts) {
+      joined.narrow(0, row, part.size(0)).copy_(part);
+      row += part.size(0);
+    }
+    return joined;
   }
 
   StageSetup& stage_;
