@@ -92,6 +92,10 @@ StackedExperts StackExperts(std::vector<TorchGated>& experts) {
 
 at::Tensor GatedRows(const TorchGated& layer, const at::Tensor& rows,
                      const DeviceKernels* kernels) {
+  if (kernels != nullptr && !layer.gate_up_bias.defined() &&
+      kernels->Multiplies(rows, layer.gate_up)) {
+    return kernels->MultiplyGated(rows, layer.gate_up);
+  }
   return Gate(at::linear(rows, layer.gate_up, layer.gate_up_bias), kernels);
 }
 

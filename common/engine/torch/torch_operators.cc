@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
@@ -31,6 +32,14 @@ at::Tensor KeepGroups(const Experts& experts, const at::Tensor& merits) {
 }
 
 }  // namespace
+
+at::Tensor MultiplyRows(const DeviceKernels* kernels, const at::Tensor& rows,
+                        const at::Tensor& weight, const at::Tensor& bias) {
+  if (kernels != nullptr && kernels->Multiplies(rows, weight)) {
+    return kernels->Multiply(rows, weight, bias);
+  }
+  return at::linear(rows, weight, bias);
+}
 
 Routes RouteRows(const Experts& experts, const at::Tensor& scores, const at::Tensor& bias) {
   constexpr double kTiny = 1e-20;  // All scores of the chosen may be 0.

@@ -1,4 +1,5 @@
-// Operators of the layers that need no stage: the routes to experts. Part of the plugin.
+// Operators of the layers that need no stage: products, and the routes to experts. Part of the
+// plugin.
 #ifndef COMMON_ENGINE_TORCH_TORCH_OPERATORS_H_
 #define COMMON_ENGINE_TORCH_TORCH_OPERATORS_H_
 
@@ -7,9 +8,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/engine/torch/kernels/device_kernels.h"
 #include "common/model/model_config.h"
 
 namespace baton {
+
+// rows * weight^T + bias, which may be undefined, as `kernels`, which may be nullptr.
+at::Tensor MultiplyRows(const DeviceKernels* kernels, const at::Tensor& rows,
+                        const at::Tensor& weight, const at::Tensor& bias);
 
 // The experts that rows go to, and the weights of what they add.
 struct Routes {

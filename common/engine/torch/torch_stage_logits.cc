@@ -2,7 +2,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -11,12 +10,13 @@
 
 #include "common/base/status.h"
 #include "common/engine/requirements.h"
+#include "common/engine/torch/torch_operators.h"
 #include "common/engine/torch/torch_stage_model.h"
 
 namespace baton {
 
 at::Tensor TorchStageModel::Logits(const at::Tensor& x) const {
-  return at::linear(AddNorm(x, {}, weights_.final_norm).normed, weights_.head)
+  return MultiplyRows(kernels_.get(), AddNorm(x, {}, weights_.final_norm).normed, weights_.head, {})
       .to(at::kFloat)
       .contiguous();
 }

@@ -252,7 +252,7 @@ absl::StatusOr<at::Tensor> TorchStageModel::Sum(const at::Tensor& part) {
 absl::StatusOr<at::Tensor> TorchStageModel::Project(const at::Tensor& rows,
                                                     const at::Tensor& weight,
                                                     const at::Tensor& bias) {
-  if (group_.alone()) return at::linear(rows, weight, bias);
+  if (group_.alone()) return MultiplyRows(kernels_.get(), rows, weight, bias);
   sums_ = at::empty({rows.size(0), config_.hidden_size},
                     at::TensorOptions(at::kFloat).device(device_.device()));
   const std::span<const IndexRange> chunks = group_.chunks();
@@ -338,7 +338,7 @@ absl::StatusOr<at::Tensor> TorchStageModel::Attention(const TorchStep& step, int
                                                       const at::Tensor& normed) {
   if (config_.latent.kv_rank > 0) return LatentAttention(step, layer, weights, normed);
   const int64_t tokens = normed.size(0);
-  const at::Tensor qkv = at::linear(normed, weights.qkv, weights.qkv_bias);
+  const at::Tensor qkv = MultiplyRows(kernels_.get(), normed, weights.qkv, weights.qkv_bias);
   if (kernels_attend_) return AttentionByKernels(step, layer, weights, qkv);
   const int64_t query_size = sizes_.query_size();
   const int64_t kv_size = sizes_.kv_size();
@@ -371,7 +371,8 @@ at::Tensor TorchStageModel::Sparse(const TorchLayer& weights, const at::Tensor& 
       {shard_.experts.begin, experts.count, weights.experts, weights.stacked, kernels_.get()},
       routes, normed);
   if (!weights.shared.has_value()) return sum;
-  return sum + at::linear(GatedRows(*weights.shared, normed, kernels_.get()), weights.shared->down);
+  return sum + MultiplyRows(kernels_.get(), GatedRows(*weights.shared, normed, kernels_.get()),
+                            weights.shared->down, {});
 }
 
 absl::StatusOr<at::Tensor> TorchStageModel::FeedForward(const TorchLayer& weights,

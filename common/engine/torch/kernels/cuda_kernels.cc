@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/engine/torch/kernels/device_kernels.h"
@@ -27,15 +28,27 @@ constexpr const char* kSource =
 #include "common/engine/torch/kernels/kernels.cu.inc"
     ;
 
-constexpr int64_t kEight = 8;            // Columns of one load.
-constexpr int64_t kThreads = 256;        // In a block, where rows need no other number.
-constexpr int64_t kAttendThreads = 128;  // kThreads of kernels.cu.
+constexpr int64_t kEight = 8;      // Columns of one load.
+constexpr int64_t kThreads = 256;  // In a block, where rows need no other number.
 constexpr int64_t kWarp = 32;
 constexpr int64_t kMostShares = 128;
+// Of attend_pages.cu: heads of a block, and the columns that its warps have in all.
+constexpr int64_t kTileHeads = 8;
+constexpr int64_t kWarpColumns = 256;
 // Blocks of AttendPages that a multiprocessor runs at once, and how many it gets in all, so that it
 // does not wait for one that has a long row.
-constexpr int64_t kBlocksAtOnce = 3;
-constexpr int64_t kBlocksInAll = 12;
+constexpr int64_t kBlocksAtOnce = 4;
+constexpr int64_t kBlocksInAll = 16;
+// Of products.cu: rows and warps of MultiplyFew at most, rows of a weight that it takes together,
+// columns that are one step of a sum, and how many steps a warp should have.
+constexpr int64_t kMostRows = 8;
+constexpr int64_t kMostWarps = 8;
+constexpr int64_t kStrip = 16;
+constexpr int64_t kStep = 32;
+constexpr int64_t kSteps = 4;
+// Bytes of a weight: cuBLAS takes as long for larger ones alone, and less in a step.
+constexpr size_t kMostWeight = size_t{16} << 20;
+constexpr int64_t kMostPeers = 8;  // Blocks of a cluster.
 
 // NVRTC opens a library of its own by name, which the loader need not find, beside itself.
 void OpenBuiltins() {
@@ -113,6 +126,7 @@ struct Grid {
   int64_t x = 1;
   int64_t y = 1;
   int64_t z = 1;
+  bool cluster = false;  // Whether those of x are a cluster.
 };
 
 class CudaKernels final : public DeviceKernels {
@@ -121,6 +135,7 @@ class CudaKernels final : public DeviceKernels {
       : shape_(shape),
         processors_(properties.multiProcessorCount),
         fits_heads_(FitsHeads(shape)),
+        is_hopper_or_later_(properties.major >= 9),
         has_grouped_products_(properties.major == 9 || properties.major == 10),
         pool_(at::cuda::graph_pool_handle()) {
     std::vector<std::string> options = {
@@ -138,6 +153,7 @@ class CudaKernels final : public DeviceKernels {
     add_norm_ = Find("AddNorm");
     gate_ = Find("Gate");
     angles_ = Find("Angles");
+    if (is_hopper_or_later_) multiply_few_ = Find("MultiplyFew");
     if (!fits_heads_) return;
     place_heads_ = Find("PlaceHeads");
     attend_pages_ = Find("AttendPages");
@@ -175,6 +191,21 @@ class CudaKernels final : public DeviceKernels {
     return inner;
   }
 
+  bool Multiplies(const at::Tensor& rows, const at::Tensor& weight) const override {
+    return is_hopper_or_later_ && rows.dim() == 2 && rows.size(0) <= kMostRows &&
+           rows.size(0) > 0 && rows.size(1) % kStep == 0 && rows.scalar_type() == at::kBFloat16 &&
+           rows.is_contiguous() && weight.is_contiguous() && weight.nbytes() <= kMostWeight;
+  }
+
+  at::Tensor Multiply(const at::Tensor& rows, const at::Tensor& weight,
+                      const at::Tensor& bias) const override {
+    return MultiplyFew(rows, weight, bias, false);
+  }
+
+  at::Tensor MultiplyGated(const at::Tensor& rows, const at::Tensor& gate_up) const override {
+    return MultiplyFew(rows, gate_up, {}, true);
+  }
+
   at::Tensor Angles(const at::Tensor& positions, const at::Tensor& frequencies,
                     double magnitude) const override {
     const int64_t tokens = positions.size(0);
@@ -205,7 +236,7 @@ class CudaKernels final : public DeviceKernels {
                          int64_t window) const override {
     const int64_t count = query.size(0);
     const int64_t group = shape_.heads / shape_.kv_heads;
-    const int64_t columns = shape_.kv_heads * Divided(group, std::min<int64_t>(group, 4));
+    const int64_t columns = shape_.kv_heads * Divided(group, kTileHeads);
     const int64_t wanted = count == 1 ? kBlocksAtOnce * processors_ / columns
                                       : Divided(kBlocksInAll * processors_, count * columns);
     const int64_t shares = std::clamp<int64_t>(wanted, 1, kMostShares);
@@ -213,7 +244,8 @@ class CudaKernels final : public DeviceKernels {
     const at::Tensor partial = at::empty({count, shape_.heads, shares, shape_.head_dim}, wide);
     const at::Tensor sums = at::empty({count, shape_.heads, shares, 2}, wide);
     at::Tensor output = at::empty_like(query);
-    Launch(attend_pages_, {shares, columns, count}, kAttendThreads, Memory(query),
+    const int64_t warps = std::max<int64_t>(1, kWarpColumns / shape_.head_dim);
+    Launch(attend_pages_, {shares, columns, count}, warps * kWarp, Memory(query),
            static_cast<const void*>(key_pages.data_ptr()),
            static_cast<const void*>(value_pages.data_ptr()),
            static_cast<long long>(key_pages.stride(0)), Memory(rows.starts), Memory(rows.ids),
@@ -236,14 +268,33 @@ class CudaKernels final : public DeviceKernels {
   }
 
   std::unique_ptr<StepGraph> Capture(const std::function<void()>& work) override {
+    const absl::Cleanup captured = [this] { capturing_ = false; };
+    capturing_ = true;
     return std::make_unique<CudaGraph>(work, pool_);
   }
 
  private:
   static bool FitsHeads(const KernelShape& shape) {
-    const int64_t lanes = shape.head_dim / 16;  // kUnitLanes of kernels.cu.
-    return shape.head_dim % 16 == 0 && shape.head_dim <= 256 && (lanes & (lanes - 1)) == 0 &&
+    return shape.head_dim % 64 == 0 && shape.head_dim <= 256 && shape.page_size % 16 == 0 &&
            shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0;
+  }
+
+  // Each multiprocessor should have a block.
+  at::Tensor MultiplyFew(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& bias,
+                         bool gated) const {
+    const int64_t columns = weight.size(0);
+    const int64_t given = gated ? columns / 2 : columns;
+    const int64_t strips = Divided(given, gated ? kStrip : 2 * kStrip);
+    int64_t peers = 1;
+    while (peers < kMostPeers && strips * peers < processors_ &&
+           rows.size(1) / kStep > kSteps * kMostWarps * peers) {
+      peers *= 2;
+    }
+    at::Tensor output = at::empty({rows.size(0), given}, rows.options());
+    Launch(multiply_few_, {peers, strips, 1, true}, kMostWarps * kWarp, Memory(rows),
+           static_cast<int>(rows.size(0)), Memory(weight), Memory(bias), static_cast<int>(columns),
+           static_cast<int>(rows.size(1) / kEight), static_cast<int>(gated), Memory<void*>(output));
+    return output;
   }
 
   // The first use also finds out what cuDNN needs a second for.
@@ -271,27 +322,51 @@ class CudaKernels final : public DeviceKernels {
     return kernel;
   }
 
+  // In a graph, from compute capability 9.0 on, a kernel may start before the one in front has
+  // ended: it waits by itself (kernels.cu). Elsewhere the host's time for a launch counts.
   template <typename... Arguments>
-  static void Launch(cudaKernel_t kernel, const Grid& grid, int64_t threads,
-                     Arguments... arguments) {
+  void Launch(cudaKernel_t kernel, const Grid& grid, int64_t threads,
+              Arguments... arguments) const {
     std::array<void*, sizeof...(Arguments)> pointers = {static_cast<void*>(&arguments)...};
-    C10_CUDA_CHECK(cudaLaunchKernel(reinterpret_cast<void*>(kernel),
-                                    {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
-                                     static_cast<unsigned>(grid.z)},
-                                    {static_cast<unsigned>(threads), 1, 1}, pointers.data(), 0,
-                                    c10::cuda::getCurrentCUDAStream()));
+    std::array<cudaLaunchAttribute, 3> attributes = {};
+    cudaLaunchConfig_t config = {};
+    const auto add = [&](cudaLaunchAttributeID id) -> cudaLaunchAttributeValue& {
+      attributes[config.numAttrs].id = id;
+      return attributes[config.numAttrs++].val;
+    };
+    if (grid.cluster) {
+      add(cudaLaunchAttributeClusterDimension).clusterDim = {static_cast<unsigned>(grid.x), 1, 1};
+    }
+    if (capturing_ && is_hopper_or_later_) {
+      add(cudaLaunchAttributeProgrammaticStreamSerialization)
+          .programmaticStreamSerializationAllowed = 1;
+      // All alike: a multiprocessor that has to divide its memory anew runs nothing meanwhile, and
+      // one that does not runs fewer blocks.
+      add(cudaLaunchAttributePreferredSharedMemoryCarveout).sharedMemCarveout =
+          cudaSharedmemCarveoutMaxShared;
+    }
+    config.gridDim = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                      static_cast<unsigned>(grid.z)};
+    config.blockDim = {static_cast<unsigned>(threads), 1, 1};
+    config.stream = c10::cuda::getCurrentCUDAStream();
+    config.attrs = attributes.data();
+    C10_CUDA_CHECK(
+        cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers.data()));
   }
 
   const KernelShape shape_;
   const int64_t processors_;
   const bool fits_heads_;
+  const bool is_hopper_or_later_;
   const bool has_grouped_products_;
   const at::cuda::MempoolId_t pool_;  // All graphs share it: one runs at a time.
+  bool capturing_ = false;
   bool has_cudnn_ = false;
   cudaLibrary_t library_ = nullptr;
   cudaKernel_t add_norm_ = nullptr;
   cudaKernel_t gate_ = nullptr;
   cudaKernel_t angles_ = nullptr;
+  cudaKernel_t multiply_few_ = nullptr;
   cudaKernel_t place_heads_ = nullptr;
   cudaKernel_t attend_pages_ = nullptr;
   cudaKernel_t join_shares_ = nullptr;

@@ -77,6 +77,14 @@ class DeviceKernels {
                          double eps) const = 0;
   // silu(gate) * up of [rows, 2 * columns], columns a multiple of 8.
   virtual at::Tensor Gate(const at::Tensor& gate_up) const = 0;
+  // Whether Multiply and MultiplyGated take these rows [rows, k] and this weight [columns, k]: they
+  // take a few rows, on GPUs of compute capability 9.0 and later.
+  virtual bool Multiplies(const at::Tensor& rows, const at::Tensor& weight) const = 0;
+  // As at::linear. `bias` may be undefined.
+  virtual at::Tensor Multiply(const at::Tensor& rows, const at::Tensor& weight,
+                              const at::Tensor& bias) const = 0;
+  // Gate(Multiply(rows, gate_up)).
+  virtual at::Tensor MultiplyGated(const at::Tensor& rows, const at::Tensor& gate_up) const = 0;
   // Cosines and sines [2, tokens, 1, half] of int64 positions [tokens] times float32 frequencies
   // [1, half], both times `magnitude`.
   virtual at::Tensor Angles(const at::Tensor& positions, const at::Tensor& frequencies,

@@ -1,7 +1,8 @@
 // Baton's kernels for GPUs, in bfloat16 with sums in float32. Compiled when a model is loaded, by
-// NVRTC, for this model and this GPU. The compiler's options (cuda_kernels.cc) define HEAD_DIM,
-// HEADS and KV_HEADS (those of one rank), PAGE_SIZE and MOST_SHARES, if the heads fit at all. No
-// header is included: NVRTC has none on a machine that only runs Baton.
+// NVRTC, for this model and this GPU, as one source: this file, products.cu and attend_pages.cu.
+// The compiler's options (cuda_kernels.cc) define HEAD_DIM, HEADS and KV_HEADS (those of one rank),
+// PAGE_SIZE and MOST_SHARES, if the heads fit at all. No header is included: NVRTC has none on a
+// machine that only runs Baton.
 //
 // Roundings are those of libtorch's operators for the same model: each operation that Hugging Face
 // rounds is rounded here.
@@ -13,7 +14,6 @@ constexpr int kWarp = 32;
 constexpr unsigned kAll = 0xffffffffu;
 constexpr float kUnseen = -1e30f;
 
-__device__ inline float Wide(unsigned bits) { return __uint_as_float(bits << 16); }
 __device__ inline float Low(unsigned pair) { return __uint_as_float(pair << 16); }
 __device__ inline float High(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }
 __device__ inline unsigned Pack(float low, float high) {
@@ -26,6 +26,47 @@ __device__ inline float Round(float value) { return Low(Pack(value, 0.0f)); }
 __device__ inline float SumOfWarp(float value) {
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) value += __shfl_xor_sync(kAll, value, lanes);
   return value;
+}
+
+// From compute capability 9.0 on, a kernel starts while the one before it ends. Each kernel calls
+// this first (products.cu loads weights before it): what kernels before it write is there after it,
+// and the next kernel may start. A kernel that follows has waited for all that are before this one.
+__device__ inline void StartNext() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ inline void AwaitLast() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ inline void Begin() {
+  StartNext();
+  AwaitLast();
+}
+
+// Adds a product of 16x16 and 16x8 matrices to `sums` (PTX: mma.m16n8k16).
+__device__ inline void MultiplyAdd(float* sums, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                   unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Copies to shared memory that go on while the thread computes, in groups.
+__device__ inline void CopyLater(uint4* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+}
+__device__ inline void EndGroup() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Returns when all groups but the last `kLater` have arrived.
+template <int kLater>
+__device__ inline void AwaitGroups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
 // Eight bfloat16, a load of a thread.
@@ -46,6 +87,7 @@ __device__ inline void Store(uint4* to, const Eight& eight) {
 // are rows of 8 * `eights` columns. One block for each row.
 extern "C" __global__ void AddNorm(const uint4* x, const uint4* added, const uint4* weight,
                                    float eps, int eights, uint4* sum, uint4* normed) {
+  Begin();
   const Index row = Index{blockIdx.x} * eights;
   float squares = 0;
   for (int i = threadIdx.x; i < eights; i += blockDim.x) {
@@ -77,6 +119,7 @@ extern "C" __global__ void AddNorm(const uint4* x, const uint4* added, const uin
 
 // Rows [gate, up] become silu(gate) * up. One thread for eight columns of a row.
 extern "C" __global__ void Gate(const uint4* gate_up, int eights, Index count, uint4* inner) {
+  Begin();
   const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= count) return;
   const Index row = i / eights;
@@ -94,6 +137,7 @@ extern "C" __global__ void Gate(const uint4* gate_up, int eights, Index count, u
 // tokens, half]. One thread for each.
 extern "C" __global__ void Angles(const Index* positions, const float* frequencies, int half,
                                   Index tokens, float magnitude, Half* turns) {
+  Begin();
   const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= tokens * half) return;
   const float angle = static_cast<float>(positions[i / half]) * frequencies[i % half];
@@ -117,6 +161,7 @@ extern "C" __global__ void PlaceHeads(const unsigned* qkv, const unsigned* q_nor
                                       Index tokens, unsigned* query, unsigned* key,
                                       unsigned* key_pages, unsigned* value_pages,
                                       Index page_stride) {
+  Begin();
   constexpr int kRowHeads = HEADS + 2 * KV_HEADS;
   constexpr int kPairs = HEAD_DIM / 2;   // Words of a head.
   constexpr int kTurned = kHalf / 2;     // Words of its first half.
@@ -194,200 +239,13 @@ extern "C" __global__ void PlaceHeads(const unsigned* qkv, const unsigned* q_nor
   }
 }
 
-// ---- Attention of single tokens over pages ----
-//
-// A block takes a share of a row's keys and up to four query heads that read the same KV head.
-// HEAD_DIM / 16 neighbouring lanes make a unit, which works on one key: each lane has 16 columns,
-// as two loads of eight. The next keys are copied to shared memory meanwhile: a GPU's memory is
-// busy only with more on its way than registers hold. Each unit keeps its own highest score and
-// sum. They are merged at the end of the block, and the shares of a row by JoinShares.
-
-constexpr int kUnitLanes = HEAD_DIM / 16;
-constexpr int kThreads = 128;
-constexpr int kUnits = kThreads / kUnitLanes;
-constexpr int kTileHeads = kGroup < 4 ? kGroup : 4;
-constexpr int kTiles = (kGroup + kTileHeads - 1) / kTileHeads;
-constexpr int kStages = 5;  // Keys of a unit that are on their way, and the one that is computed.
-
-__device__ inline int ColumnOf(int lane, int i) {
-  return (i < 8 ? 0 : kHalf) + lane * 8 + i % 8;
-}
-__device__ inline void Widen(const uint4& low, const uint4& high, float* values) {
-  const Eight first = Widen(low);
-  const Eight second = Widen(high);
-  for (int i = 0; i < 8; ++i) {
-    values[i] = first.values[i];
-    values[8 + i] = second.values[i];
-  }
-}
-
-// Copies to shared memory that go on while the thread computes, in groups.
-__device__ inline void CopyLater(uint4* to, const Half* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
-}
-__device__ inline void EndGroup() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Returns when all groups but the last `kLater` have arrived.
-template <int kLater>
-__device__ inline void AwaitGroups() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
-}
-
-// Grid: shares of the keys, kv_heads * kTiles, rows. `query` is [rows, HEADS, HEAD_DIM]; row r has
-// `lengths`[r] keys in the pages `ids`[starts[r] ...]. `partial` is [rows, HEADS, shares,
-// HEAD_DIM], `sums` [rows, HEADS, shares, 2]: the highest score, and the sum of exponentials.
-extern "C" __global__ void __launch_bounds__(kThreads, 3)
-    AttendPages(const Half* query, const Half* key_pages, const Half* value_pages,
-                Index page_stride, const Index* starts, const Index* ids, const Index* lengths,
-                float scale, int window, float* partial, float* sums) {
-  const int share = blockIdx.x;
-  const int shares = gridDim.x;
-  const int kv_head = blockIdx.y / kTiles;
-  const int first_head = blockIdx.y % kTiles * kTileHeads;  // In the group.
-  const Index row = blockIdx.z;
-  const int lane = threadIdx.x % kUnitLanes;
-  const int unit = threadIdx.x / kUnitLanes;
-
-  const Index length = lengths[row];
-  const Index lowest = window > 0 && length > window ? length - window : 0;
-  const Index each = (length - lowest + shares - 1) / shares;
-  const Index begin = lowest + share * each;
-  const Index end = begin + each < length ? begin + each : length;
-  const Index* const own_ids = ids + starts[row];
-
-  const float log2_scale = scale * 1.44269504088896f;
-  float queries[kTileHeads][16], output[kTileHeads][16], highest[kTileHeads], sum[kTileHeads];
-  for (int h = 0; h < kTileHeads; ++h) {
-    const bool real = first_head + h < kGroup;
-    const int head = kv_head * kGroup + (real ? first_head + h : 0);
-    const Half* const from = query + (row * HEADS + head) * HEAD_DIM;
-    const uint4* const own = reinterpret_cast<const uint4*>(from);
-    Widen(own[lane], own[kHalf / 8 + lane], queries[h]);
-    for (int i = 0; i < 16; ++i) {
-      queries[h][i] = real ? queries[h][i] * log2_scale : 0.0f;
-      output[h][i] = 0;
-    }
-    highest[h] = kUnseen;
-    sum[h] = 0;
-  }
-  // A thread copies and reads places of its own alone, so that nothing waits for other threads.
-  __shared__ uint4 memory[kStages][4][kThreads];
-  const auto fetch = [&](Index base, int stage) {
-    const Index at = base + unit;
-    if (at < end) {
-      const Index offset = own_ids[at / PAGE_SIZE] * page_stride +
-                           (Index{kv_head} * PAGE_SIZE + at % PAGE_SIZE) * HEAD_DIM + lane * 8;
-      CopyLater(&memory[stage][0][threadIdx.x], key_pages + offset);
-      CopyLater(&memory[stage][1][threadIdx.x], key_pages + offset + kHalf);
-      CopyLater(&memory[stage][2][threadIdx.x], value_pages + offset);
-      CopyLater(&memory[stage][3][threadIdx.x], value_pages + offset + kHalf);
-    }
-    EndGroup();  // Empty ones, too: they are counted.
-  };
-  for (int stage = 0; stage < kStages - 1; ++stage) fetch(begin + stage * kUnits, stage);
-  int stage = 0;
-  for (Index base = begin; base < end; base += kUnits) {
-    AwaitGroups<kStages - 2>();
-    fetch(base + (kStages - 1) * kUnits, (stage + kStages - 1) % kStages);
-    const bool seen = base + unit < end;
-    float wide[16];
-    float scores[kTileHeads];
-    Widen(memory[stage][0][threadIdx.x], memory[stage][1][threadIdx.x], wide);
-    for (int h = 0; h < kTileHeads; ++h) {
-      float score = 0;
-      for (int i = 0; i < 16; ++i) score += queries[h][i] * wide[i];
-      for (int lanes = kUnitLanes / 2; lanes > 0; lanes /= 2) {
-        score += __shfl_xor_sync(kAll, score, lanes);
-      }
-      scores[h] = score;
-    }
-    Widen(memory[stage][2][threadIdx.x], memory[stage][3][threadIdx.x], wide);
-    for (int h = 0; seen && h < kTileHeads; ++h) {  // Unseen places hold anything.
-      if (scores[h] > highest[h]) {
-        const float kept = exp2f(highest[h] - scores[h]);
-        highest[h] = scores[h];
-        sum[h] *= kept;
-        for (int i = 0; i < 16; ++i) output[h][i] *= kept;
-      }
-      const float weight = exp2f(scores[h] - highest[h]);
-      sum[h] += weight;
-      for (int i = 0; i < 16; ++i) output[h][i] += weight * wide[i];
-    }
-    stage = (stage + 1) % kStages;
-  }
-  AwaitGroups<0>();
-  __syncthreads();  // The memory is used again.
-
-  // [unit][head][HEAD_DIM]
-  static_assert(sizeof(float) * kUnits * kTileHeads * HEAD_DIM <= sizeof(memory), "outputs fit");
-  float* const all_outputs = reinterpret_cast<float*>(memory);
-  __shared__ float all_highest[kUnits][kTileHeads], all_sums[kUnits][kTileHeads];
-  for (int h = 0; h < kTileHeads; ++h) {
-    float* const own = all_outputs + (unit * kTileHeads + h) * HEAD_DIM;
-    for (int i = 0; i < 16; ++i) own[ColumnOf(lane, i)] = output[h][i];
-    if (lane == 0) {
-      all_highest[unit][h] = highest[h];
-      all_sums[unit][h] = sum[h];
-    }
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < kTileHeads * HEAD_DIM; i += kThreads) {
-    const int h = i / HEAD_DIM;
-    const int column = i % HEAD_DIM;
-    if (first_head + h >= kGroup) break;
-    float top = kUnseen;
-    for (int u = 0; u < kUnits; ++u) top = fmaxf(top, all_highest[u][h]);
-    float value = 0;
-    float total = 0;
-    for (int u = 0; u < kUnits; ++u) {
-      const float weight = exp2f(all_highest[u][h] - top);
-      value += all_outputs[(u * kTileHeads + h) * HEAD_DIM + column] * weight;
-      total += all_sums[u][h] * weight;
-    }
-    const Index at = (row * HEADS + kv_head * kGroup + first_head + h) * shares + share;
-    partial[at * HEAD_DIM + column] = value;
-    if (column == 0) {
-      sums[2 * at] = top;
-      sums[2 * at + 1] = total;
-    }
-  }
-}
-
-// One block for each row and head, one thread for each column. A row without keys is zeros.
-extern "C" __global__ void JoinShares(const float* partial, const float* sums, int shares,
-                                      Half* output) {
-  const Index first = Index{blockIdx.x} * shares;
-  __shared__ float weights[MOST_SHARES];
-  for (int i = threadIdx.x; i < shares; i += HEAD_DIM) weights[i] = sums[2 * (first + i)];
-  __syncthreads();
-  float top = kUnseen;
-  for (int i = 0; i < shares; ++i) top = fmaxf(top, weights[i]);
-  __syncthreads();
-  __shared__ float totals[MOST_SHARES];
-  for (int i = threadIdx.x; i < shares; i += HEAD_DIM) {
-    weights[i] = exp2f(weights[i] - top);
-    totals[i] = weights[i] * sums[2 * (first + i) + 1];
-  }
-  __syncthreads();
-  float value = 0;
-  float total = 0;
-#pragma unroll 8
-  for (int i = 0; i < shares; ++i) {
-    value += partial[(first + i) * HEAD_DIM + threadIdx.x] * weights[i];
-    total += totals[i];
-  }
-  const float given = total > 0 ? value / total : 0.0f;
-  output[Index{blockIdx.x} * HEAD_DIM + threadIdx.x] = static_cast<Half>(Pack(given, 0.0f));
-}
-
 // ---- A chunk's attention in parts ----
 
 // Merges a part into `output` [rows, HEADS, HEAD_DIM] float32 by the logarithms of the sums, which
 // are [HEADS, rows]. One thread for eight columns.
 extern "C" __global__ void MergePart(const uint4* part, const float* part_sum, Index rows,
                                      const float* before, float4* output, float* after) {
+  Begin();
   constexpr int kEights = HEAD_DIM / 8;
   const Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= rows * HEADS * kEights) return;
