@@ -34,16 +34,18 @@ struct Tile {
 __device__ inline int PlaceOfKey(int row, int eight) {
   return row * kEights + (eight ^ (row % 2 * 4));
 }
-__device__ inline int PlaceOfValue(int row, int eight) { return row * kEights + (eight ^ (row & 6)); }
+__device__ inline int PlaceOfValue(int row, int eight) {
+  return row * kEights + (eight ^ (row & 6));
+}
 
 // The first of the two columns that pair `word` of a thread is.
 __device__ inline int ColumnOf(int group, int word) {
   return 64 * (word / 4) + 8 * group + 2 * (word % 4);
 }
 
-// What a warp knows of its keys. A lane is (lane / 4, lane % 4), a group and a pair: of `output`, it
-// has columns of heads 2 * pair + [0, 2), as [pair of columns][column * 2 + head]; all else is of
-// the head that its group is.
+// What a warp knows of its keys. A lane is (lane / 4, lane % 4), a group and a pair: of `output`,
+// it has columns of heads 2 * pair + [0, 2), as [pair of columns][column * 2 + head]; all else is
+// of the head that its group is.
 struct Seen {
   float output[kWords][4];
   float highest;

@@ -32,15 +32,15 @@ constexpr int64_t kEight = 8;      // Columns of one load.
 constexpr int64_t kThreads = 256;  // In a block, where rows need no other number.
 constexpr int64_t kWarp = 32;
 constexpr int64_t kMostShares = 128;
-// Of attend_pages.cu: heads of a block, and the columns that its warps have in all.
+// What attend_pages.cu has: heads of a block, and the columns that its warps have in all.
 constexpr int64_t kTileHeads = 8;
 constexpr int64_t kWarpColumns = 256;
 // Blocks of AttendPages that a multiprocessor runs at once, and how many it gets in all, so that it
 // does not wait for one that has a long row.
 constexpr int64_t kBlocksAtOnce = 4;
 constexpr int64_t kBlocksInAll = 16;
-// Of products.cu: rows and warps of MultiplyFew at most, rows of a weight that it takes together,
-// columns that are one step of a sum, and how many steps a warp should have.
+// What products.cu has: rows and warps of MultiplyFew at most, rows of a weight that it takes
+// together, columns that are one step of a sum, and how many steps a warp should have.
 constexpr int64_t kMostRows = 8;
 constexpr int64_t kMostWarps = 8;
 constexpr int64_t kStrip = 16;
