@@ -166,7 +166,7 @@ def run_all(tally, config, environment, again):
             "--only=e2e runs them again")
     due.sort(key=lambda module: (-passed.seconds(module.stem), module.stem))
     # Sanitizers multiply memory and time: one after the other.
-    lanes = 1 if config else min(MAX_LANES, 2 + (os.cpu_count() or 1))
+    lanes = 1 if config else min(MAX_LANES, 1 + (os.cpu_count() or 1))
     with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
         runs = {pool.submit(run_module, module, environment): module for module in due}
         for done in concurrent.futures.as_completed(runs):
