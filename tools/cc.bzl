@@ -18,10 +18,13 @@ def cc_binary(**kwargs):
     kwargs.update(_precompiled("library", kwargs))
     native.cc_binary(**kwargs)
 
-# What a test calls is optimised as for users; the test itself costs more to compile than to run. At -O1 GCC's warnings
-# that follow values through calls see errors in the standard library.
+# What a test calls is optimised as for users; the test itself costs more to compile than to run. A precompiled header
+# has the same level, or GCC passes over it.
+UNIT_TEST_LEVEL = "-O1"
+
+# At that level GCC's warnings that follow values through calls see errors in the standard library.
 UNIT_TEST_COPTS = [
-    "-O1",
+    UNIT_TEST_LEVEL,
     "-Wno-array-bounds",
     "-Wno-maybe-uninitialized",
     "-Wno-restrict",

@@ -85,7 +85,7 @@ class Passed:
         return known.get("passed") if known.get("inputs") == inputs else None
 
     def seconds(self, name):
-        """Of its last run; one that nobody knows may be long."""
+        """How long its last run took. A module without one counts as endless if it is a long one, else as a minute."""
         return self.modules.get(name, {}).get("seconds", float("inf") if name in LONG else 60)
 
     def note(self, name, **what):

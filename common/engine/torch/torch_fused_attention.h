@@ -21,9 +21,9 @@ bool FusedAttentionFits(const at::Tensor& query, int64_t value_dim);
 at::Tensor AttendFused(const ChunkShape& shape, const at::Tensor& query, const KeyBlock& own,
                        const GetKeys& prefix, const DeviceKernels* kernels);
 
-// How a prefix is cut into blocks: [begin, end). cuDNN builds a plan for
-// each size of its operands, which takes it a tenth of a second, so that with it (`by_cudnn`) sizes
-// are powers of two; what is left of less than kLeastCudnnKeys is one block.
+// How a prefix is cut into blocks: [begin, end). cuDNN builds a plan for each size of its operands,
+// which takes it a tenth of a second, so that with it (`by_cudnn`) sizes are powers of two; what is
+// left of less than kLeastCudnnKeys is one block.
 std::vector<std::pair<int64_t, int64_t>> CutPrefix(int64_t prefix, bool by_cudnn);
 
 // The rows that a chunk is padded to for cuDNN, for the same reason; 0: too few for it.

@@ -126,4 +126,3 @@ extern "C" __global__ void __launch_bounds__(kMostThreads)
 }
 
 #endif  // __CUDA_ARCH__
-
