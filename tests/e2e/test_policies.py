@@ -1,5 +1,6 @@
 """Where requests go: to whom has their beginning cached, unless that chain is busy; to the chain of their key."""
 
+import collections
 import concurrent.futures
 import random
 import signal
@@ -14,6 +15,7 @@ PAGE = 16
 FLAGS = ["--page-size", PAGE, "--kv-cache-tokens", 16384]
 SHAPE = dict(stages=1, chains=0, decodes=0, colocated=2)
 LEASE = ["--lease-ms", 60000]  # A chain may stand still for a while and stay a member.
+ANSWERED = collections.Counter()  # Requests of `served` by cluster.
 
 
 def tokens(length, seed):
@@ -37,6 +39,7 @@ def served(cluster, prompt, metadata=()):
         call = client.inference.Generate(
             client.request(prompt, temperature=0, max_tokens=4, ignore_eos=True), timeout=60, metadata=metadata)
         finished = [message.finished for message in call if message.HasField("finished")][0]
+    ANSWERED[cluster] += 1
     return finished.prefill_chain, finished.usage.cached_tokens
 
 
@@ -50,11 +53,11 @@ def choices(cluster, prediction):
 
 
 def predicted_tokens(cluster):
-    """Prompt tokens predicted to be cached, all ended requests counted: the router tells of its choices a little later
-    than of the requests, each of which it chose for once."""
+    """Prompt tokens predicted to be cached, all answered requests counted. The router's counts follow at moments of its
+    own: first all its choices, one a request, then that none runs."""
     def counted():
-        return (cluster.metric("router", "baton_router_choices_total")
-                == cluster.metric("router", "baton_requests_total"))
+        return (cluster.metric("router", "baton_router_choices_total") >= ANSWERED[cluster]
+                and cluster.metric("router", "baton_requests_running") == 0)
     clusters.wait_until(counted, 10, "the choices to be counted")
     return cluster.metric("router", "baton_router_predicted_cached_tokens_total")
 
