@@ -52,54 +52,97 @@ bool Mentions(const Option& option, const std::string& word) {
   return absl::StrContains(all, lower);
 }
 
-std::string MarkdownRow(const Option& option) {
-  return absl::StrCat("| `", absl::StrJoin(FlagsOf(option), "`, `"), "` | ", DefaultsText(option),
-                      " | ", RangeText(option), " | ", option.spec->unit(), " | ",
-                      RolesText(option), " | ",
-                      absl::StrReplaceAll(HelpSentences(option), {{"|", "\\|"}}), " |\n");
+// "- `--port` (=30000; 0..65535; router, up): what it means". Pages have lists in the place of
+// tables: most of what a row says is in its last column.
+std::string MarkdownItem(const Option& option, bool with_roles) {
+  std::vector<std::string> facts;
+  const std::string defaults = DefaultsText(option);
+  if (!defaults.empty()) facts.push_back(absl::StrCat("=", defaults));
+  std::string values = absl::StrReplaceAll(RangeText(option), {{" to ", ".."}});
+  if (!option.spec->unit().empty()) {
+    absl::StrAppend(&values, values.empty() ? "" : " ", option.spec->unit());
+  }
+  if (!values.empty()) facts.push_back(values);
+  if (with_roles) facts.push_back(RolesText(option));
+  const std::string said = absl::StrJoin(facts, "; ");
+  return absl::StrCat("- `", absl::StrJoin(FlagsOf(option), "`, `"), "`",
+                      said.empty() ? "" : absl::StrCat(" (", said, ")"), ": ",
+                      HelpSentences(option), "\n");
 }
 
+// The options of one heading. Roles that all of them share are said once, above them.
+std::string MarkdownGroup(const std::string& group, const std::vector<const Option*>& options) {
+  const std::string roles = RolesText(*options.front());
+  const bool same = std::all_of(options.begin(), options.end(), [&roles](const Option* option) {
+    return RolesText(*option) == roles;
+  });
+  std::string text = absl::StrCat("\n## ", group, "\n\n");
+  if (same) absl::StrAppend(&text, "For ", roles, ":\n\n");
+  for (const Option* const option : options) absl::StrAppend(&text, MarkdownItem(*option, !same));
+  return text;
+}
+
+// The options by heading, these in the order in which they come up first.
+std::vector<std::pair<std::string, std::vector<const Option*>>> ByGroup() {
+  std::vector<std::pair<std::string, std::vector<const Option*>>> groups;
+  for (const Option& option : OptionTable()) {
+    const std::string& name = option.spec->group();
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&name](const auto& entry) { return entry.first == name; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {name, {}});
+    group->second.push_back(&option);
+  }
+  return groups;
+}
+
+// What becomes of a flag, with what it stands for or takes behind it.
 std::string ForeignFateText(const ForeignFlag& flag) {
-  if (flag.fate == ForeignFlag::Fate::kRefused) return "refused";
   if (flag.fate == ForeignFlag::Fate::kMeans) return absl::StrCat("is `--", flag.text, "`");
-  if (flag.only == nullptr) return "taken";
-  std::string only = absl::StrCat("taken with ", absl::StrReplaceAll(flag.only, {{"|", ", "}}));
+  if (flag.only == nullptr) return "";
+  std::string only = absl::StrCat("with ", absl::StrReplaceAll(flag.only, {{"|", ", "}}));
   if (flag.beside != nullptr) absl::StrAppend(&only, ", or beside `--", flag.beside, "`");
   return only;
 }
 
-// The flags of SGLang and vLLM that are no options or aliases here.
-std::string ForeignMarkdown() {
-  std::string text =
-      "\n## Flags of SGLang and vLLM\n\n"
-      "The options of a launch line of SGLang or vLLM may stand behind `baton serve`, `router`,\n"
-      "`worker`, `up` and `validate`. Those that are options or aliases above are these. Of the "
-      "others, one\n"
-      "that asks for what Baton does anyway, or that tunes how another engine does it, is taken, "
-      "and\n"
-      "the process says in a line what it means here; one that asks for something else is "
-      "refused.\n"
-      "Variables named `SGLANG_`, `SGL_` or `VLLM_` that are set and not read are named at the "
-      "start.\n\n"
-      "| Flags | Here | Why, or what to use |\n|---|---|---|\n";
-  std::vector<std::pair<std::string, std::string>> rows;  // What is said of flags, and the flags.
+// The list of the flags of one fate. Flags of which the same is said share a line.
+std::string ForeignList(ForeignFlag::Fate fate) {
+  std::vector<std::pair<std::string, std::string>> lines;  // What is said of flags, and the flags.
   for (const ForeignFlag& flag : ForeignFlags()) {
-    const bool means = flag.fate == ForeignFlag::Fate::kMeans;
+    if (flag.fate != fate) continue;
+    const bool means = fate == ForeignFlag::Fate::kMeans;
+    const std::string what = ForeignFateText(flag);
     const std::string why = means                  ? ""
                             : flag.text == nullptr ? "Baton has nothing like it"
                                                    : flag.text;
-    const std::string said = absl::StrCat(ForeignFateText(flag), " | ", why);
-    const auto same = std::find_if(rows.begin(), rows.end(),
-                                   [&said](const auto& row) { return row.first == said; });
+    const std::string said =
+        absl::StrCat(what.empty() ? "" : " ", what, why.empty() ? "" : ": ", why);
+    const auto same = std::find_if(lines.begin(), lines.end(),
+                                   [&said](const auto& line) { return line.first == said; });
     const std::string name = absl::StrCat("`--", flag.name, "`");
-    if (same != rows.end()) {
+    if (same != lines.end()) {
       absl::StrAppend(&same->second, ", ", name);
     } else {
-      rows.emplace_back(said, name);
+      lines.emplace_back(said, name);
     }
   }
-  for (const auto& [said, flags] : rows) absl::StrAppend(&text, "| ", flags, " | ", said, " |\n");
+  std::string text;
+  for (const auto& [said, flags] : lines) absl::StrAppend(&text, "- ", flags, said, "\n");
   return text;
+}
+
+// The flags of SGLang and vLLM that are no options or aliases here.
+std::string ForeignMarkdown() {
+  return absl::StrCat(
+      "\n## Flags of SGLang and vLLM\n\n"
+      "The options of a launch line of SGLang or vLLM may stand behind `baton serve`, `router`,\n"
+      "`worker`, `up` and `validate`. Those that are no options or aliases above are listed here.\n"
+      "Variables named `SGLANG_`, `SGL_` or `VLLM_` that are set and not read are named at the\n"
+      "start.\n\n"
+      "**Taken**, since Baton does it anyway, or since it tunes how another engine does it; the\n"
+      "process says in a line what it means here:\n\n",
+      ForeignList(ForeignFlag::Fate::kTaken), "\n**Taken for an option:**\n\n",
+      ForeignList(ForeignFlag::Fate::kMeans), "\n**Refused**, with what to use instead:\n\n",
+      ForeignList(ForeignFlag::Fate::kRefused));
 }
 
 }  // namespace
@@ -224,30 +267,22 @@ std::string EffectiveText(const ParsedOptions& options) {
 std::string OptionsMarkdown() {
   std::string text =
       "# Options\n\n"
-      "Generated from `proto/baton/v1/config.proto` by\n"
-      "`bazel run //tools/docs:generate_docs -- options > docs/options.md`; do not edit.\n\n"
+      "Generated from `proto/baton/v1/config.proto` by `./dev docs`; do not edit.\n\n"
       "Every option is a flag, an environment variable and a YAML key: `--page-size 64`,\n"
       "`--page-size=64`, `BATON_PAGE_SIZE=64`, or `page_size: 64` in the file that `--config`\n"
       "names. A flag wins over a variable, a variable over the file, the file over the default.\n"
       "A boolean flag needs no value. Numbers may end in `k`, `m`, `g` (thousands, millions,\n"
-      "billions) or `K`, `M`, `G` (powers of 1024). Unknown names are refused. An option of a\n"
-      "cluster's other roles is passed over, so that processes may share a file, an environment "
-      "or\n"
-      "a command line; of a flag the process says so when it starts. Roles prefill and decode are\n"
-      "`baton worker --disaggregation-mode=...`; with null, colocated, a worker takes prefill's "
-      "but\n"
-      "for `--max-prefill-requests`. `baton serve` takes up's, but for `--decodes`,\n"
-      "`--decode-pp-size` and `--decode-tp-size`, and `baton validate` every option of a cluster's "
-      "processes.\n";
-  std::string group;
-  for (const Option& option : OptionTable()) {
-    if (option.spec->group() != group) {
-      group = option.spec->group();
-      absl::StrAppend(&text, "\n## ", group, "\n\n",
-                      "| Flag | Default | Values | Unit | Roles | Meaning |\n",
-                      "|---|---|---|---|---|---|\n");
-    }
-    absl::StrAppend(&text, MarkdownRow(option));
+      "billions) or `K`, `M`, `G` (powers of 1024). Unknown names are refused. Options of a\n"
+      "cluster's other roles are passed over, so that processes may share a file, an environment\n"
+      "or a command line; flags among them are named at the start.\n\n"
+      "In brackets: the default, the values, and the roles that take the option. Prefill and\n"
+      "decode are `baton worker --disaggregation-mode=...`; with null, colocated, a worker takes\n"
+      "prefill's options except `--max-prefill-requests`. `baton serve` takes up's except\n"
+      "`--decodes`, `--decode-pp-size` and `--decode-tp-size`. `baton validate` takes every "
+      "option\n"
+      "of a cluster's processes.\n";
+  for (const auto& [group, options] : ByGroup()) {
+    absl::StrAppend(&text, MarkdownGroup(group, options));
   }
   absl::StrAppend(&text, ForeignMarkdown());
   return text;

@@ -7,6 +7,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <string>
@@ -241,6 +242,7 @@ std::string RolesOf(const MetricInfo& info) {
   if (has(MetricRole::kRouter)) roles.emplace_back("router");
   if (has(MetricRole::kPrefill)) roles.emplace_back("prefill");
   if (has(MetricRole::kDecode)) roles.emplace_back("decode");
+  if (roles.size() == 3) return "all";
   return absl::StrJoin(roles, ", ");
 }
 
@@ -250,31 +252,45 @@ std::string LabelsText(const MetricInfo& info) {
   });
 }
 
+// Histograms with the same buckets share a line.
+std::string BucketsText() {
+  std::vector<std::pair<std::string, std::string>> lines;  // Upper bounds, and the histograms.
+  for (const MetricInfo& info : kMetricsTable) {
+    if (info.type != MetricType::kHistogram) continue;
+    const std::string bounds = absl::StrJoin(info.buckets, ", ");
+    const std::string name = absl::StrCat("`", info.name, "`");
+    const auto same = std::find_if(lines.begin(), lines.end(),
+                                   [&bounds](const auto& line) { return line.first == bounds; });
+    if (same != lines.end()) {
+      absl::StrAppend(&same->second, ", ", name);
+    } else {
+      lines.emplace_back(bounds, name);
+    }
+  }
+  std::string text;
+  for (const auto& [bounds, names] : lines) absl::StrAppend(&text, "- ", names, ": ", bounds, "\n");
+  return text;
+}
+
 }  // namespace
 
 std::string MetricsMarkdown() {
   std::string text =
       "# Metrics\n\n"
-      "Generated from `common/telemetry/metrics_table.h` by\n"
-      "`bazel run //tools/docs:generate_docs -- metrics > docs/metrics.md`; do not edit.\n\n"
+      "Generated from `common/telemetry/metrics_table.h` by `./dev docs`; do not edit.\n\n"
       "Every process answers `GET /metrics` in Prometheus' text format: the router on `--port`, a\n"
       "worker on `--metrics-port`. All series carry the labels `model_name`, `role` and\n"
       "`instance_id`, those of a prefill stage `stage` as well, and `rank` where a stage or a\n"
-      "decode service is several processes. Every series of a process's role exists, at zero, from "
-      "the\nstart, but for those with a `device`: workers on a GPU alone have them, while its "
-      "driver "
-      "answers.\n\n"
-      "| Name | Type | Unit | Roles | Labels | Meaning |\n"
-      "|---|---|---|---|---|---|\n";
+      "decode service is several processes. Every series of a process's role exists, at zero, "
+      "from\n"
+      "the start. Those with a `device` exist only on workers on a GPU whose driver answers.\n\n"
+      "In brackets: type and unit, the roles that export it, and its own labels.\n\n";
   for (const MetricInfo& info : kMetricsTable) {
-    absl::StrAppend(&text, "| `", info.name, "` | ", TypeName(info.type), " | ", info.unit, " | ",
-                    RolesOf(info), " | ", LabelsText(info), " | ", info.help, " |\n");
+    const std::string labels = LabelsText(info);
+    absl::StrAppend(&text, "- `", info.name, "` (", TypeName(info.type), ", ", info.unit, "; ",
+                    RolesOf(info), labels.empty() ? "" : "; ", labels, "): ", info.help, "\n");
   }
-  absl::StrAppend(&text, "\n## Buckets\n\n| Histogram | Upper bounds |\n|---|---|\n");
-  for (const MetricInfo& info : kMetricsTable) {
-    if (info.type != MetricType::kHistogram) continue;
-    absl::StrAppend(&text, "| `", info.name, "` | ", absl::StrJoin(info.buckets, ", "), " |\n");
-  }
+  absl::StrAppend(&text, "\n## Buckets\n\nUpper bounds of histograms:\n\n", BucketsText());
   return text;
 }
 

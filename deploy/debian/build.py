@@ -34,7 +34,7 @@ STOP_MARGIN_MS = 10_000
 
 def option_default(flag):
     """From the generated table, which a test holds to the options."""
-    row = re.search(rf"^\| `--{flag}`[^|]*\| *(\d+) *\|", (ROOT / "docs/options.md").read_text(encoding="utf-8"), re.M)
+    row = re.search(rf"^- `--{flag}`[^(]*\(=(\d+);", (ROOT / "docs/options.md").read_text(encoding="utf-8"), re.M)
     if row is None:
         raise Unusable(f"docs/options.md has no number as default of --{flag}")
     return int(row.group(1))

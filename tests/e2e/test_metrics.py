@@ -9,14 +9,15 @@ import pytest
 import cluster as clusters
 from client import Client
 
-ROW = re.compile(r"^\| `(?P<name>baton_[a-z0-9_]+)` \| (?P<type>\w+) \| [^|]* \| (?P<roles>[^|]*) \|")
+ROW = re.compile(r"^- `(?P<name>baton_[a-z0-9_]+)` \((?P<type>\w+), \w+; (?P<roles>[a-z, ]+)[;)]")
+ALL = "router,prefill,decode"
 
 
 def documented():
     """{name: (type, roles)} from the generated page, which a unit test compares with the table; without GPUs'."""
     lines = (clusters.ROOT / "docs/metrics.md").read_text().splitlines()
     rows = filter(None, map(ROW.match, [line for line in lines if "`device`" not in line]))
-    return {row["name"]: (row["type"], row["roles"].replace(" ", "").split(",")) for row in rows}
+    return {row["name"]: (row["type"], row["roles"].replace("all", ALL).replace(" ", "").split(",")) for row in rows}
 
 
 def families(text):
