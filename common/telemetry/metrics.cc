@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
@@ -284,11 +285,15 @@ std::string MetricsMarkdown() {
       "decode service is several processes. Every series of a process's role exists, at zero, "
       "from\n"
       "the start. Those with a `device` exist only on workers on a GPU whose driver answers.\n\n"
-      "In brackets: type and unit, the roles that export it, and its own labels.\n\n";
+      "In brackets: type and unit, where the name does not say it; the roles that export it; its "
+      "own\n"
+      "labels.\n\n";
   for (const MetricInfo& info : kMetricsTable) {
     const std::string labels = LabelsText(info);
-    absl::StrAppend(&text, "- `", info.name, "` (", TypeName(info.type), ", ", info.unit, "; ",
-                    RolesOf(info), labels.empty() ? "" : "; ", labels, "): ", info.help, "\n");
+    const bool named = absl::StrContains(info.name, info.unit);  // The name says the unit.
+    absl::StrAppend(&text, "- `", info.name, "` (", TypeName(info.type), named ? "" : ", ",
+                    named ? "" : info.unit, "; ", RolesOf(info), labels.empty() ? "" : "; ", labels,
+                    "): ", info.help, "\n");
   }
   absl::StrAppend(&text, "\n## Buckets\n\nUpper bounds of histograms:\n\n", BucketsText());
   return text;

@@ -20,7 +20,7 @@ PANEL_HEIGHT, GRID = 8, 24
 def known_metrics():
     """Names that a process exports: the table's, and the series of its histograms."""
     names = set()
-    for name, kind in re.findall(r"^- `(baton_\w+)` \((\w+),", METRICS_PAGE.read_text(), re.M):
+    for name, kind in re.findall(r"^- `(baton_\w+)` \((\w+)[,;]", METRICS_PAGE.read_text(), re.M):
         names.add(name)
         if kind == "histogram":
             names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}

@@ -9,7 +9,7 @@ import pytest
 import cluster as clusters
 from client import Client
 
-ROW = re.compile(r"^- `(?P<name>baton_[a-z0-9_]+)` \((?P<type>\w+), \w+; (?P<roles>[a-z, ]+)[;)]")
+ROW = re.compile(r"^- `(?P<name>baton_[a-z0-9_]+)` \((?P<type>\w+)(, \w+)?; (?P<roles>[a-z, ]+)[;)]")
 ALL = "router,prefill,decode"
 
 
