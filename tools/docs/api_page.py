@@ -128,9 +128,10 @@ def documented_routes():
     """{path} of the page's table; `/detokenize` (also below `/v1`) stands for both, NAME for a name."""
     found = set()
     for row in _section(HTTP_PAGE.read_text(encoding="utf-8"), "Endpoints").splitlines():
-        if not row.startswith("| `"):
+        if not row.startswith("`"):
             continue
-        paths = re.findall(r"(?<=[` ])/[\w/]*(?=`)", row.split("|")[1]) + re.findall(r"`(/\w+)`", row.split("|")[2])
+        path, meaning = row.split("|", 1)
+        paths = re.findall(r"(?<=[` ])/[\w/]*(?=`)", path) + re.findall(r"`(/\w+)`", meaning)
         paths = [path for path in paths if path != "/v1"]
         found.update(paths)
         if "also below `/v1`" in row:
