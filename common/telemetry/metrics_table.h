@@ -347,9 +347,7 @@ inline constexpr MetricInfo kTable[] = {
      kHistogram,
      "ratio",
      "Requests whose tokens a plan has, over the most that one may have "
-     "(--pp-max-micro-batch-size, "
-     "or --max-running-requests dealt out to the plans), once for each plan with decode steps "
-     "(stage 0).",
+     "(--pp-max-micro-batch-size), once for each plan with decode steps (stage 0).",
      kP | kD,
      {},
      kShareBuckets},
@@ -454,8 +452,8 @@ inline constexpr MetricInfo kTable[] = {
      kP | kD, kRefusalLabels},
     {Metric::kDataPlaneUnprovenMessagesTotal, "baton_data_plane_unproven_messages_total", kCounter,
      "messages",
-     "Messages of the data plane that were dropped because their sender had not proved that a "
-     "router of this cluster had told it of this worker, or repeated another's proof.",
+     "Messages of the data plane that were dropped because their sender had not proved itself, or "
+     "repeated another's proof.",
      kP | kD},
     {Metric::kKvCommitsRepeatedTotal, "baton_kv_commits_repeated_total", kCounter, "commits",
      "Commits that were sent again because decode's receipt had not arrived.", kP},
@@ -512,12 +510,12 @@ inline constexpr MetricInfo kTable[] = {
     {Metric::kMembershipLeasesExpiredTotal, "baton_membership_leases_expired_total", kCounter,
      "leases", "Workers dropped because they stopped sending heartbeats.", kR},
     {Metric::kAccountingErrorsTotal, "baton_router_accounting_errors_total", kCounter, "entries",
-     "Times that the router counted more ends than starts of work on a worker. A value above 0 "
-     "is a bug to report; it affects load balancing, not requests.",
+     "Times that the router counted more ends than starts of work on a worker. Above 0 it is a bug "
+     "to report.",
      kR},
     {Metric::kRefusingRouters, "baton_refusing_routers", kGauge, "routers",
-     "Routers that refuse this worker because it does not fit their registered workers. The "
-     "worker keeps asking. /readiness gives the reason if no router accepts it.",
+     "Routers that refuse this worker because it does not fit their registered workers; /readiness "
+     "says why if no router accepts it.",
      kP | kD},
     {Metric::kRouterPausesTotal, "baton_router_pauses_total", kCounter, "pauses",
      "Times that the router's loop was late by a quarter of a lease or more, because the "
@@ -537,17 +535,16 @@ inline constexpr MetricInfo kTable[] = {
     {Metric::kHttpConnectionsEvictedTotal, "baton_http_connections_evicted_total", kCounter,
      "connections", "Idle HTTP connections closed to make room for others.", kR | kP | kD},
     {Metric::kHttpRefusedTotal, "baton_http_refused_total", kCounter, "requests",
-     "What the HTTP server turned away for want of room: a connection or a request on one of those "
-     "kept for probes (connections), a request whose body found no memory (body_memory).",
+     "What the HTTP server turned away for want of room: a connection (connections), or a request "
+     "whose body found no memory (body_memory).",
      kR | kP | kD, kHttpRefusalLabels},
     {Metric::kTraceSpansTotal, "baton_trace_spans_total", kCounter, "spans",
      "Spans of this process by outcome: exported to the collector, dropped because the queue "
      "was full, or failed because the collector was unreachable or refused them.",
      kR | kP | kD, kSpanLabels},
     {Metric::kLogLinesDroppedTotal, "baton_log_lines_dropped_total", kCounter, "lines",
-     "Lines of the log, and of what else the process prints, that could not be written: their "
-     "reader "
-     "stands still or has gone, or the disk is full.",
+     "Lines of the log that could not be written: their reader stands still or has gone, or the "
+     "disk is full.",
      kR | kP | kD},
     {Metric::kUp, "baton_up", kGauge, "boolean", "1 while the process makes progress (/health).",
      kR | kP | kD},
