@@ -4,6 +4,7 @@
 //   sim --seed=7 --shrink            its failure, made as small as it gets, and the trace of that
 //   sim --seed=1 --seeds=300 --hashes       of every run, to compare builds (./dev check sim_hash)
 //   sim --seed=1 --seeds=2000 --coverage    what they have reached, and how often
+//   sim --seed=1 --seeds=5000 --chain       single chains that decode (one_chain.h)
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -12,8 +13,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/random.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/coverage.h"
+#include "tests/sim/one_chain.h"
 #include "tests/sim/shrink.h"
 
 namespace baton::sim {
@@ -26,6 +29,7 @@ struct Arguments {
   bool coverage = false;
   bool hashes = false;
   bool shrink = false;
+  bool chain = false;
 };
 
 bool ParseArgument(std::string_view argument, Arguments& arguments) {
@@ -40,6 +44,10 @@ bool ParseArgument(std::string_view argument, Arguments& arguments) {
   }
   if (text == "--shrink") {
     arguments.shrink = true;
+    return true;
+  }
+  if (text == "--chain") {
+    arguments.chain = true;
     return true;
   }
   if (text == "--coverage") {
@@ -70,16 +78,43 @@ void PrintShrunken(uint64_t seed, const std::string& violation) {
               shrunken.scenario.Description().c_str());
 }
 
+int RunChains(const Arguments& arguments) {
+  int requests = 0;
+  int succeeded = 0;
+  int resumes = 0;
+  uint64_t retractions = 0;
+  for (uint64_t seed = arguments.seed; seed < arguments.seed + arguments.seeds; ++seed) {
+    Random random(seed);
+    const ChainSettings settings = DrawStormyChain(random);
+    OneChain chain(random.Next(), settings);
+    chain.Run();
+    if (!chain.violation().empty()) {
+      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                  chain.violation().c_str());
+      return 1;
+    }
+    requests += settings.requests;
+    succeeded += chain.succeeded();
+    resumes += chain.resumes();
+    retractions += chain.retractions();
+  }
+  std::printf("%llu seeds, %d of %d requests answered, %d texts resumed, %llu retractions\n",
+              static_cast<unsigned long long>(arguments.seeds), succeeded, requests, resumes,
+              static_cast<unsigned long long>(retractions));
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   Arguments arguments;
   for (int i = 1; i < argc; ++i) {
     if (ParseArgument(argv[i], arguments)) continue;
     std::fprintf(stderr,
                  "sim: unknown argument %s\nusage: sim [--seed=N] [--seeds=N] [--trace] "
-                 "[--shrink] [--hashes] [--coverage]\n",
+                 "[--shrink] [--hashes] [--coverage] [--chain]\n",
                  argv[i]);
     return 2;
   }
+  if (arguments.chain) return RunChains(arguments);
   uint64_t events = 0;
   int requests = 0;
   int succeeded = 0;
