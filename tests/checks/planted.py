@@ -31,17 +31,20 @@ SEEDS = 3000
 LIMIT_S = 1800
 
 
+def read_entries():
+    return yaml.safe_load((ROOT / "tools/mutants/planted.yaml").read_text(encoding="utf-8"))
+
+
 def read_bugs(sources):
-    entries = yaml.safe_load((ROOT / "tools/mutants/planted.yaml").read_text(encoding="utf-8"))
-    return planted(entries, lambda path: (sources / path).read_bytes())
+    return planted(read_entries(), lambda path: (sources / path).read_bytes())
 
 
-def catch(bench, programs, mutations):
-    """(caught, what happened)."""
+def catch(bench, programs, mutations, *options):
+    """(caught, what happened). The simulation takes `options` beside its seeds."""
     built = bench.build(*mutations)
     if built != "ok":
         return False, {"equivalent": "the patch changes nothing", "refused": "the patch does not compile"}[built]
-    code, output = programs.run(*bench.program(SIMULATION), ["--seed=1", f"--seeds={SEEDS}"], LIMIT_S)
+    code, output = programs.run(*bench.program(SIMULATION), ["--seed=1", f"--seeds={SEEDS}", *options], LIMIT_S)
     broken = re.search(r"^seed (\d+): (.*)$", output, re.MULTILINE)
     if code == 1 and broken:
         return True, f"seed {broken.group(1)}: {broken.group(2)[:160]}"
@@ -53,13 +56,14 @@ def catch(bench, programs, mutations):
 
 def judge_all(workshop, bugs, jobs, tally):
     benches, programs = queue.SimpleQueue(), Programs()
+    of_chains = {entry["name"] for entry in read_entries() if entry.get("chain")}
     for number in range(jobs):
         benches.put(Bench(workshop, f"bench-{number}"))
 
     def judge(name):
         bench = benches.get()
         try:
-            return name, *catch(bench, programs, bugs[name])
+            return name, *catch(bench, programs, bugs[name], *(["--chain"] if name in of_chains else []))
         finally:
             benches.put(bench)
 
