@@ -21,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lint"))
 from lint import lint  # noqa: E402
 
 # Of sources that cost one compiler call, and caught by an early seed.
-SAMPLED_BUGS = ("lease-ignores-checksum", "stage-closes-twice", "router-retries-once-more")
+SAMPLED_BUGS = ("lease-ignores-checksum", "stage-closes-twice", "router-retries-once-more", "cache-ignores-salts")
 
 
 def run(command, **kwargs):
