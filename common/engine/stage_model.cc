@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/engine/kernels/amx.h"
+#include "common/engine/kernels/bf16_products.h"
 
 namespace baton {
 
@@ -12,7 +12,8 @@ std::string_view NumericsOf(const ExecutorOptions& options, ElementType weights)
   const bool own = options.numerics == CpuNumerics::kAuto && options.kernels.empty() &&
                    options.backend == Backend::kNative &&
                    options.linear == LinearBackend::kNative && weights == ElementType::kBFloat16;
-  return own && kernels::RunsAmx() ? "amx_bf16" : "";
+  const kernels::Bf16Products* products = own ? kernels::FastestBf16Products() : nullptr;
+  return products == nullptr ? "" : products->name;
 }
 
 namespace {

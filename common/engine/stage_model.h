@@ -82,7 +82,8 @@ struct ExecutorOptions {
   std::function<void(double)> on_progress;
 };
 
-// "amx_bf16" if products by weights of type `weights` have bits of their own; "": they are exact.
+// The name of kernels::FastestBf16Products() if products by weights of type `weights` are its; "":
+// they are exact.
 std::string_view NumericsOf(const ExecutorOptions& options, ElementType weights);
 
 class Communicator;

@@ -13,13 +13,14 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/engine/create_executor.h"
-#include "common/engine/kernels/amx.h"
+#include "common/engine/kernels/bf16_products.h"
 #include "common/engine/kernels/kernels.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/testing/instruction_peaks.h"
@@ -57,10 +58,17 @@ void OnThreads(int threads, const std::function<void(int)>& work) {
   work(0);
 }
 
+// Of the instructions that products of bfloat16 use here; nullptr: they are in float32.
+const InstructionPeak* FastestBf16Peak() {
+  const kernels::Bf16Products* products = kernels::FastestBf16Products();
+  if (products == nullptr) return nullptr;
+  return std::string_view(products->name) == "amx_bf16" ? &kAmxBf16Peak : &kAvx512Bf16Peak;
+}
+
 // Operations a second, all threads together.
 double PeakFlops(int threads) {
   const auto run = [](int) {
-    if (kernels::RunsAmx()) return kAmxBf16Peak.run(1 << 20);
+    if (const InstructionPeak* peak = FastestBf16Peak()) return peak->run(1 << 20);
     return kernels::FindKernels("")->multiply_adds(1 << 21);
   };
   std::vector<double> operations(static_cast<size_t>(threads));
@@ -186,10 +194,10 @@ class Bench {
     constexpr int kSize = 4096;
     std::vector<float> y(size_t{kRows} * kSize);
     const kernels::KernelTable& table = *kernels::FindKernels("");
-    const bool amx = kernels::RunsAmx();
-    const int panel = amx ? kernels::kAmxPanel : table.panel_width;
-    const size_t size =
-        amx ? kernels::AmxSize(kSize, kSize) : kernels::PackedSize(kSize, kSize, table.panel_width);
+    const kernels::Bf16Products* products = kernels::FastestBf16Products();
+    const int panel = products != nullptr ? kernels::kPairPanel : table.panel_width;
+    const size_t size = products != nullptr ? kernels::PairedSize(kSize, kSize)
+                                            : kernels::PackedSize(kSize, kSize, table.panel_width);
     const std::vector<kernels::Bf16> weights(size);
     const std::vector<kernels::Bf16> narrow(size_t{kRows} * kSize);
     const std::vector<float> wide(size_t{kRows} * kSize, 1.0F);
@@ -198,9 +206,9 @@ class Bench {
       OnThreads(threads_, [&](int thread) {
         const int begin = panels * thread / threads_;
         const int end = panels * (thread + 1) / threads_;
-        if (amx) {
-          kernels::LinearAmx({weights.data(), kSize, kSize}, narrow.data(), kRows, begin, end,
-                             y.data(), kSize);
+        if (products != nullptr) {
+          products->linear({weights.data(), kSize, kSize}, narrow.data(), kRows, begin, end,
+                           y.data(), kSize);
         } else {
           table.linear_bf16({weights.data(), kSize, kSize}, wide.data(), kRows, begin, end,
                             y.data(), kSize);

@@ -1,17 +1,22 @@
-#include "common/engine/kernels/amx.h"
-
+// Products by Intel's tiles.
 #include <immintrin.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include "common/engine/kernels/bf16_products.h"
+
 namespace baton::kernels {
+
+void LinearAmx(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
+               float* y, size_t y_stride);
+
 namespace {
 
 constexpr int kTileRows = 16;
 constexpr int kTileOutputs = 16;
-static_assert(kAmxPass == 2 * kTileRows);
+static_assert(kPairPass == 2 * kTileRows);
 
 // Weights come from memory once for each kRowBlock rows, or memory would be slower than the tiles.
 // With these rows 1,024 inputs and 8 panels meet in the second-level cache: 1 MiB of x, 0.5 MiB of
@@ -19,7 +24,7 @@ static_assert(kAmxPass == 2 * kTileRows);
 constexpr int kRowBlock = 512;
 constexpr int kInputBlock = 1024;
 constexpr int kPanelGroup = 8;
-constexpr size_t kPairBytes = size_t{2} * kAmxPanel * sizeof(Bf16);
+constexpr size_t kPairBytes = size_t{2} * kPairPanel * sizeof(Bf16);
 
 // Tiles 0 to 3 are sums of two rows of tiles by two columns; 4 and 5 rows of x; 6 and 7 weights.
 struct alignas(64) TileConfig {
@@ -104,13 +109,13 @@ struct Ahead {
 
 // A pass of rows by one panel, inputs [begin, end).
 template <bool kLower>
-void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, int begin, int end,
+void Pass(const PairedMatrix& w, const Bf16* x, int upper, int lower, int panel, int begin, int end,
           Ahead ahead, float* y, size_t y_stride) {
-  const auto inputs = static_cast<size_t>(AmxInputs(w.inputs));
-  const int columns = w.outputs - panel * kAmxPanel;
+  const auto inputs = static_cast<size_t>(PaddedInputs(w.inputs));
+  const int columns = w.outputs - panel * kPairPanel;
   const int left = std::min(columns, kTileOutputs);
   const int right = std::min(columns - kTileOutputs, kTileOutputs);
-  float* const to = y + static_cast<size_t>(panel) * kAmxPanel;
+  float* const to = y + static_cast<size_t>(panel) * kPairPanel;
   float* const below = to + static_cast<size_t>(kTileRows) * y_stride;
   Out upper_left(to, y_stride, upper, left);
   Out upper_right(to + kTileOutputs, y_stride, upper, right);
@@ -126,17 +131,17 @@ void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, in
   const char* weights =
       reinterpret_cast<const char*>(w.panels) +
       (static_cast<size_t>(panel) * inputs + static_cast<size_t>(begin)) / 2 * kPairBytes;
-  const size_t step = static_cast<size_t>(upper + lower) * kAmxBlock;
-  const Bf16* rows = x + static_cast<size_t>(begin) / kAmxBlock * step;
-  constexpr long kRowBytes = kAmxBlock * sizeof(Bf16);
-  for (int i = begin; i < end; i += kAmxBlock) {
+  const size_t step = static_cast<size_t>(upper + lower) * kPairBlock;
+  const Bf16* rows = x + static_cast<size_t>(begin) / kPairBlock * step;
+  constexpr long kRowBytes = kPairBlock * sizeof(Bf16);
+  for (int i = begin; i < end; i += kPairBlock) {
     _tile_loadd(6, weights, static_cast<long>(kPairBytes));
     _tile_loadd(4, rows, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, weights + kPairBytes / 2, static_cast<long>(kPairBytes));
     _tile_dpbf16ps(1, 4, 7);
     if constexpr (kLower) {
-      _tile_loadd(5, rows + size_t{kTileRows} * kAmxBlock, kRowBytes);
+      _tile_loadd(5, rows + size_t{kTileRows} * kPairBlock, kRowBytes);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
       for (int line = 0; line < ahead.lines_each; ++line, ahead.at += 64) {
@@ -148,7 +153,7 @@ void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, in
         _mm_prefetch(weights + size_t{2} * kTileRows * kPairBytes + line, _MM_HINT_T0);
       }
     }
-    weights += kAmxBlock / 2 * kPairBytes;
+    weights += kPairBlock / 2 * kPairBytes;
     rows += step;
   }
   BATON_STORE_SUMS(0, upper_left);
@@ -161,27 +166,27 @@ void Pass(const AmxMatrix& w, const Bf16* x, int upper, int lower, int panel, in
 
 // Rows [row_begin, row_end) of all `rows` by panels [panel_begin, panel_end), inputs [begin, end).
 // Each pass asks for its part of the weights that `next` begins for each panel.
-void Block(const AmxMatrix& w, const Bf16* x, int rows, int row_begin, int row_end, int panel_begin,
-           int panel_end, int begin, int end, const char* next, size_t next_stride, float* y,
-           size_t y_stride) {
-  const auto inputs = static_cast<size_t>(AmxInputs(w.inputs));
-  const int passes = (row_end - row_begin + kAmxPass - 1) / kAmxPass;
-  constexpr int kLinesOfBlock = kAmxBlock / 2 * static_cast<int>(kPairBytes) / 64;
+void Block(const PairedMatrix& w, const Bf16* x, int rows, int row_begin, int row_end,
+           int panel_begin, int panel_end, int begin, int end, const char* next, size_t next_stride,
+           float* y, size_t y_stride) {
+  const auto inputs = static_cast<size_t>(PaddedInputs(w.inputs));
+  const int passes = (row_end - row_begin + kPairPass - 1) / kPairPass;
+  constexpr int kLinesOfBlock = kPairBlock / 2 * static_cast<int>(kPairBytes) / 64;
   Ahead ahead;
   ahead.lines_each = next == nullptr ? 0 : (kLinesOfBlock + passes - 1) / passes;
   int configured = 0;  // Rows that tiles are configured for.
-  for (int row = row_begin; row < row_end; row += kAmxPass) {
-    const int count = std::min(rows - row, kAmxPass);
+  for (int row = row_begin; row < row_end; row += kPairPass) {
+    const int count = std::min(rows - row, kPairPass);
     const int upper = std::min(count, kTileRows);
     const int lower = count - upper;
     if (configured != count) Configure(upper, lower);
     configured = count;
     const auto at = static_cast<size_t>(row);
-    const auto pass = static_cast<size_t>((row - row_begin) / kAmxPass);
+    const auto pass = static_cast<size_t>((row - row_begin) / kPairPass);
     for (int panel = panel_begin; panel < panel_end; ++panel) {
       if (next != nullptr) {
         ahead.at = next + static_cast<size_t>(panel - panel_begin) * next_stride +
-                   pass * static_cast<size_t>(ahead.lines_each * (end - begin) / kAmxBlock) * 64;
+                   pass * static_cast<size_t>(ahead.lines_each * (end - begin) / kPairBlock) * 64;
       }
       (lower > 0 ? Pass<true> : Pass<false>)(w, x + at * inputs, upper, lower, panel, begin, end,
                                              ahead, y + at * y_stride, y_stride);
@@ -191,15 +196,15 @@ void Block(const AmxMatrix& w, const Bf16* x, int rows, int row_begin, int row_e
 
 }  // namespace
 
-void LinearAmx(const AmxMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
+void LinearAmx(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
                float* y, size_t y_stride) {
-  const int all = AmxInputs(w.inputs);
+  const int all = PaddedInputs(w.inputs);
   const size_t panel_bytes = static_cast<size_t>(all) / 2 * kPairBytes;
   const auto weights = [&](int panel, int input) {
     return reinterpret_cast<const char*>(w.panels) + static_cast<size_t>(panel) * panel_bytes +
            static_cast<size_t>(input) / 2 * kPairBytes;
   };
-  if (rows <= kAmxPass) {
+  if (rows <= kPairPass) {
     Block(w, x, rows, 0, rows, panel_begin, panel_end, 0, all, nullptr, 0, y, y_stride);
     _tile_release();
     return;

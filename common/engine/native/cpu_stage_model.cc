@@ -21,7 +21,7 @@ absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options, Eleme
                                            ThreadPool& threads) {
   if (!NumericsOf(options, dtype).empty()) {
     return LinearFactory([&kernels, &threads](int outputs, int inputs) {
-      return MakeAmxLinear(outputs, inputs, kernels, threads);
+      return MakePairedLinear(outputs, inputs, *kernels::FastestBf16Products(), kernels, threads);
     });
   }
   if (options.linear != LinearBackend::kTorch) {

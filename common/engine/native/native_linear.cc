@@ -9,7 +9,6 @@
 #include "absl/status/statusor.h"
 #include "common/base/check.h"
 #include "common/device/memory.h"
-#include "common/engine/kernels/amx.h"
 
 namespace baton {
 namespace {
@@ -70,24 +69,26 @@ class NativeLinear final : public Linear {
   Element* const panels_;
 };
 
-class AmxLinear final : public Linear {
+class PairedLinear final : public Linear {
  public:
-  AmxLinear(int outputs, int inputs, const KernelTable& table, ThreadPool& pool)
+  PairedLinear(int outputs, int inputs, const kernels::Bf16Products& products,
+               const KernelTable& table, ThreadPool& pool)
       : Linear(outputs, inputs, ElementType::kBFloat16),
+        products_(products),
         table_(table),
         pool_(pool),
-        memory_(Zeroed(kernels::AmxSize(outputs, inputs) * sizeof(Bf16))),
+        memory_(Zeroed(kernels::PairedSize(outputs, inputs) * sizeof(Bf16))),
         panels_(reinterpret_cast<Bf16*>(memory_.span().data)) {}
 
   void SetRows(const std::byte* rows, int row_begin, int row_count) override {
-    kernels::PackAmxRows(reinterpret_cast<const Bf16*>(rows), row_begin, row_count, inputs(),
-                         panels_);
+    kernels::PackPairedRows(reinterpret_cast<const Bf16*>(rows), row_begin, row_count, inputs(),
+                            panels_);
   }
 
-  void Row(int row, float* out) const override { kernels::UnpackAmxRow(matrix(), row, out); }
+  void Row(int row, float* out) const override { kernels::UnpackPairedRow(matrix(), row, out); }
 
   void Apply(const float* x, int rows, float* y) const override {
-    const auto columns = static_cast<size_t>(kernels::AmxInputs(inputs()));
+    const auto columns = static_cast<size_t>(kernels::PaddedInputs(inputs()));
     const auto given = static_cast<size_t>(inputs());
     // One for all matrices that a thread multiplies by; it is as large as the largest input.
     thread_local std::vector<Bf16> packed;
@@ -98,18 +99,19 @@ class AmxLinear final : public Linear {
       rounded.resize(std::max(rounded.size(), given));
       for (int row = begin; row < end; ++row) {
         table_.to_bf16(x + static_cast<size_t>(row) * given, given, rounded.data());
-        kernels::PackAmxInput(rounded.data(), row, rows, inputs(), to);
+        kernels::PackPairedInput(rounded.data(), row, rows, inputs(), to);
       }
     });
-    const int panels = (outputs() + kernels::kAmxPanel - 1) / kernels::kAmxPanel;
+    const int panels = (outputs() + kernels::kPairPanel - 1) / kernels::kPairPanel;
     pool_.ParallelFor(panels, [&](int begin, int end) {
-      kernels::LinearAmx(matrix(), to, rows, begin, end, y, static_cast<size_t>(outputs()));
+      products_.linear(matrix(), to, rows, begin, end, y, static_cast<size_t>(outputs()));
     });
   }
 
  private:
-  kernels::AmxMatrix matrix() const { return {panels_, outputs(), inputs()}; }
+  kernels::PairedMatrix matrix() const { return {panels_, outputs(), inputs()}; }
 
+  const kernels::Bf16Products& products_;
   const KernelTable& table_;
   ThreadPool& pool_;
   const MemoryBuffer memory_;
@@ -213,9 +215,10 @@ std::unique_ptr<HeadLinear> MakeNativeHeadLinear(int heads, int outputs, int inp
                                                                           table);
 }
 
-std::unique_ptr<Linear> MakeAmxLinear(int outputs, int inputs, const KernelTable& table,
-                                      ThreadPool& pool) {
-  return std::make_unique<AmxLinear>(outputs, inputs, table, pool);
+std::unique_ptr<Linear> MakePairedLinear(int outputs, int inputs,
+                                         const kernels::Bf16Products& products,
+                                         const KernelTable& table, ThreadPool& pool) {
+  return std::make_unique<PairedLinear>(outputs, inputs, products, table, pool);
 }
 
 std::unique_ptr<ScaledLinear> MakeNativeScaledLinear(int outputs, int inputs, int offset,

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "common/engine/kernels/bf16_products.h"
 #include "common/engine/kernels/kernels.h"
 #include "common/engine/native/thread_pool.h"
 #include "common/engine/weights/linear.h"
@@ -16,10 +17,10 @@ namespace baton {
 std::unique_ptr<Linear> MakeNativeLinear(int outputs, int inputs, ElementType weights,
                                          const kernels::KernelTable& table, ThreadPool& pool);
 
-// The same for bfloat16 weights by kernels::LinearAmx, if RunsAmx(). Batch invariant, with bits of
-// its own.
-std::unique_ptr<Linear> MakeAmxLinear(int outputs, int inputs, const kernels::KernelTable& table,
-                                      ThreadPool& pool);
+// The same for bfloat16 weights by `products`. Batch invariant, with bits of its own.
+std::unique_ptr<Linear> MakePairedLinear(int outputs, int inputs,
+                                         const kernels::Bf16Products& products,
+                                         const kernels::KernelTable& table, ThreadPool& pool);
 
 // MakeNativeLinear's of FP8 weights with scales, which are kept as they are. The bits are those of
 // the float32 values that they are worth.

@@ -1,7 +1,8 @@
-#include "common/engine/kernels/amx.h"
+#include "common/engine/kernels/bf16_products.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -45,31 +46,31 @@ struct Matrix {
         inputs(inputs),
         rows(Rounded(
             RandomFloats(static_cast<size_t>(outputs) * static_cast<size_t>(inputs), seed))),
-        panels(AmxSize(outputs, inputs)) {
-    PackAmxRows(rows.data(), 0, outputs, inputs, panels.data());
+        panels(PairedSize(outputs, inputs)) {
+    PackPairedRows(rows.data(), 0, outputs, inputs, panels.data());
   }
-  AmxMatrix packed() const { return {panels.data(), outputs, inputs}; }
+  PairedMatrix packed() const { return {panels.data(), outputs, inputs}; }
   std::vector<Bf16> Input(int count) const {
     return Rounded(RandomFloats(static_cast<size_t>(count) * static_cast<size_t>(inputs), 7));
   }
   // Rows [begin, begin + count) of an input, as products take them. What is not written shows.
   std::vector<Bf16> Packed(const std::vector<Bf16>& input, int begin, int count) const {
-    std::vector<Bf16> x(static_cast<size_t>(count) * static_cast<size_t>(AmxInputs(inputs)),
+    std::vector<Bf16> x(static_cast<size_t>(count) * static_cast<size_t>(PaddedInputs(inputs)),
                         Bf16{0x7fc0});
     for (int row = 0; row < count; ++row) {
-      PackAmxInput(input.data() + At(begin + row, inputs, 0), row, count, inputs, x.data());
+      PackPairedInput(input.data() + At(begin + row, inputs, 0), row, count, inputs, x.data());
     }
     return x;
   }
 };
 
-TEST(AmxPackTest, RowsAreUnpackedAsTheyWere) {
+TEST(PairedMatrixTest, RowsAreUnpackedAsTheyWere) {
   for (const auto& [outputs, inputs] : {std::pair{1, 1}, {33, 31}, {64, 32}, {70, 45}}) {
     const Matrix matrix(outputs, inputs);
     const std::vector<float> rows = Wide(matrix.rows);
     std::vector<float> row(static_cast<size_t>(inputs));
     for (int r = 0; r < outputs; ++r) {
-      UnpackAmxRow(matrix.packed(), r, row.data());
+      UnpackPairedRow(matrix.packed(), r, row.data());
       for (int c = 0; c < inputs; ++c) {
         ASSERT_EQ(row[static_cast<size_t>(c)], rows[At(r, inputs, c)]);
       }
@@ -77,14 +78,15 @@ TEST(AmxPackTest, RowsAreUnpackedAsTheyWere) {
   }
 }
 
-class AmxTest : public ::testing::Test {
+// By each set of instructions that this CPU has.
+class Bf16ProductsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!RunsAmx()) GTEST_SKIP() << "this CPU has no AMX for bfloat16";
+    if (AvailableBf16Products().empty()) GTEST_SKIP() << "this CPU multiplies no bfloat16";
   }
 };
 
-TEST_F(AmxTest, ProductsAreThoseOfTheDefinition) {
+void ExpectProductsOfTheDefinition(const Bf16Products& products) {
   for (const int rows : {1, 15, 16, 17, 32, 33, 70, 530}) {
     for (const auto& [outputs, inputs] :
          {std::pair{1, 1}, {16, 33}, {31, 64}, {33, 100}, {300, 1'100}}) {
@@ -94,8 +96,8 @@ TEST_F(AmxTest, ProductsAreThoseOfTheDefinition) {
       const std::vector<float> wide_w = Wide(matrix.rows);
       const size_t stride = static_cast<size_t>(outputs) + 3;
       std::vector<float> y(static_cast<size_t>(rows) * stride, 7);
-      LinearAmx(matrix.packed(), matrix.Packed(x, 0, rows).data(), rows, 0,
-                (outputs + kAmxPanel - 1) / kAmxPanel, y.data(), stride);
+      products.linear(matrix.packed(), matrix.Packed(x, 0, rows).data(), rows, 0,
+                      (outputs + kPairPanel - 1) / kPairPanel, y.data(), stride);
       for (int r = 0; r < rows; ++r) {
         for (int o = 0; o < outputs; ++o) {
           double sum = 0;
@@ -113,24 +115,47 @@ TEST_F(AmxTest, ProductsAreThoseOfTheDefinition) {
   }
 }
 
+TEST_F(Bf16ProductsTest, ProductsAreThoseOfTheDefinition) {
+  for (const Bf16Products* products : AvailableBf16Products()) {
+    SCOPED_TRACE(products->name);
+    ExpectProductsOfTheDefinition(*products);
+  }
+}
+
 // However many rows there are, and however threads share the panels.
-TEST_F(AmxTest, ARowHasTheSameBitsInEveryBatch) {
+void ExpectTheSameBitsInEveryBatch(const Bf16Products& products) {
   const Matrix matrix(100, 2'100);
   constexpr int kRows = 70;
   const std::vector<Bf16> x = matrix.Input(kRows);
   std::vector<float> all(size_t{kRows} * 100);
-  LinearAmx(matrix.packed(), matrix.Packed(x, 0, kRows).data(), kRows, 0, 4, all.data(), 100);
+  products.linear(matrix.packed(), matrix.Packed(x, 0, kRows).data(), kRows, 0, 4, all.data(), 100);
   for (const int rows : {1, 5, 16, 20, 33}) {
     for (int begin = 0; begin + rows <= kRows; begin += rows) {
       std::vector<float> some(static_cast<size_t>(rows) * 100);
       const std::vector<Bf16> from = matrix.Packed(x, begin, rows);
-      LinearAmx(matrix.packed(), from.data(), rows, 0, 1, some.data(), 100);
-      LinearAmx(matrix.packed(), from.data(), rows, 1, 4, some.data(), 100);
+      products.linear(matrix.packed(), from.data(), rows, 0, 1, some.data(), 100);
+      products.linear(matrix.packed(), from.data(), rows, 1, 4, some.data(), 100);
       ASSERT_EQ(
           std::memcmp(some.data(), all.data() + At(begin, 100, 0), some.size() * sizeof(float)), 0)
           << rows << " rows from " << begin;
     }
   }
+}
+
+TEST_F(Bf16ProductsTest, ARowHasTheSameBitsInEveryBatch) {
+  for (const Bf16Products* products : AvailableBf16Products()) {
+    SCOPED_TRACE(products->name);
+    ExpectTheSameBitsInEveryBatch(*products);
+  }
+}
+
+// Equal machines compute alike: what is fastest is always the same of what there is.
+TEST_F(Bf16ProductsTest, TheFastestIsAvailable) {
+  const Bf16Products* fastest = FastestBf16Products();
+  const std::vector<const Bf16Products*> all = AvailableBf16Products();
+  if (fastest == nullptr) GTEST_SKIP() << "float32 is faster here";
+  EXPECT_NE(std::find(all.begin(), all.end(), fastest), all.end());
+  EXPECT_EQ(FastestBf16Products(), fastest);
 }
 
 }  // namespace

@@ -1,0 +1,115 @@
+// Which products the CPU runs, and packing, which runs on every one.
+#include "common/engine/kernels/bf16_products.h"
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+namespace baton::kernels {
+
+// amx.cc and avx512_bf16.cc.
+void LinearAmx(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
+               float* y, size_t y_stride);
+void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin,
+                      int panel_end, float* y, size_t y_stride);
+
+namespace {
+
+constexpr Bf16Products kAmx = {"amx_bf16", LinearAmx};
+constexpr Bf16Products kAvx512 = {"avx512_bf16", LinearAvx512Bf16};
+
+// The kernel gives a process tiles only when it asks.
+bool RunsAmx() {
+  constexpr int kRequestPermission = 0x1023;
+  constexpr int kTileData = 18;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  constexpr unsigned kTilesOfBf16 = (1U << 22) | (1U << 24);  // Leaf 7, EDX.
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTilesOfBf16) == kTilesOfBf16 &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+bool RunsAvx512Bf16() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  constexpr unsigned kBf16 = 1U << 5;  // Leaf 7, subleaf 1, EAX.
+  return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 &&
+         (a & kBf16) != 0;
+}
+
+}  // namespace
+
+std::vector<const Bf16Products*> AvailableBf16Products() {
+  static const std::vector<const Bf16Products*> kFound = [] {
+    std::vector<const Bf16Products*> found;
+    if (RunsAmx()) found.push_back(&kAmx);
+    if (RunsAvx512Bf16()) found.push_back(&kAvx512);
+    return found;
+  }();
+  return kFound;
+}
+
+const Bf16Products* FastestBf16Products() {
+  for (const Bf16Products* products : AvailableBf16Products()) {
+    if (products == &kAmx || __builtin_cpu_is("amd")) return products;
+  }
+  return nullptr;
+}
+
+size_t PairedSize(int outputs, int inputs) {
+  const auto panels = static_cast<size_t>((outputs + kPairPanel - 1) / kPairPanel);
+  return panels * kPairPanel * static_cast<size_t>(PaddedInputs(inputs));
+}
+
+namespace {
+
+// The index of a row's first element; pairs are 2 * kPairPanel apart.
+size_t PlaceOf(size_t row, int inputs) {
+  return row / kPairPanel * kPairPanel * static_cast<size_t>(PaddedInputs(inputs)) +
+         row % kPairPanel * 2;
+}
+
+size_t Step(size_t input) { return input / 2 * 2 * kPairPanel + input % 2; }
+
+}  // namespace
+
+void PackPairedInput(const Bf16* numbers, int row, int rows, int inputs, Bf16* x) {
+  const int first = row / kPairPass * kPairPass;
+  const auto step = static_cast<size_t>(std::min(rows - first, kPairPass)) * kPairBlock;
+  Bf16* to = x + static_cast<size_t>(first) * static_cast<size_t>(PaddedInputs(inputs)) +
+             static_cast<size_t>(row - first) * kPairBlock;
+  int done = 0;
+  for (; done + kPairBlock <= inputs; done += kPairBlock, to += step) {
+    std::copy_n(numbers + done, kPairBlock, to);
+  }
+  if (done == inputs) return;
+  std::fill(std::copy_n(numbers + done, inputs - done, to), to + kPairBlock, Bf16{});
+}
+
+void PackPairedRows(const Bf16* rows, int row_begin, int row_count, int inputs, Bf16* panels) {
+  const auto columns = static_cast<size_t>(inputs);
+  for (int row = 0; row < row_count; ++row) {
+    Bf16* const to =
+        panels + PlaceOf(static_cast<size_t>(row_begin) + static_cast<size_t>(row), inputs);
+    const Bf16* const from = rows + static_cast<size_t>(row) * columns;
+    for (size_t i = 0; i < columns; ++i) to[Step(i)] = from[i];
+  }
+}
+
+void UnpackPairedRow(const PairedMatrix& w, int row, float* out) {
+  const Bf16* const from = w.panels + PlaceOf(static_cast<size_t>(row), w.inputs);
+  for (size_t i = 0; i < static_cast<size_t>(w.inputs); ++i) {
+    out[i] = std::bit_cast<float>(uint32_t{from[Step(i)].bits} << 16);
+  }
+}
+
+}  // namespace baton::kernels
