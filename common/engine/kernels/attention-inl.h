@@ -169,6 +169,16 @@ inline void AttendRows(int count, RowState* rows, const AttentionArgs<Element>& 
   }
 }
 
+// Writes what the rows have accumulated.
+inline void FinishRows(const RowState* rows, int count, int dim, const float* accumulator) {
+  for (int r = 0; r < count; ++r) {
+    const Vec inverse = 1.0f / SumLanes(rows[r].sum);
+    for (int d = 0; d < dim; d += kLanes) {
+      Store(rows[r].output + d, Load(accumulator + r * dim + d) * inverse);
+    }
+  }
+}
+
 // Processes all keys for up to kQueryRows rows.
 template <typename Element>
 void AttendQueryRows(RowState* rows, int count, const AttentionArgs<Element>& args) {
@@ -190,16 +200,13 @@ void AttendQueryRows(RowState* rows, int count, const AttentionArgs<Element>& ar
       AttendRows<kRowTile>(tile, rows + r, args, block, key_end, transposed, accumulator + r * dim);
     }
   }
-  for (int r = 0; r < count; ++r) {
-    const Vec inverse = 1.0f / SumLanes(rows[r].sum);
-    for (int d = 0; d < dim; d += kLanes) {
-      Store(rows[r].output + d, Load(accumulator + r * dim + d) * inverse);
-    }
-  }
+  FinishRows(rows, count, dim, accumulator);
 }
 
+// Calls `attend` for runs of rows.
 template <typename Element>
-void Attention(const AttentionArgs<Element>& args) {
+void ForQueryRows(const AttentionArgs<Element>& args,
+                  void (*attend)(RowState*, int, const AttentionArgs<Element>&)) {
   RowState rows[kQueryRows];
   int count = 0;
   for (int token = 0; token < args.tokens; ++token) {
@@ -215,12 +222,17 @@ void Attention(const AttentionArgs<Element>& args) {
                        args.output + static_cast<size_t>(token) * args.output_stride +
                            static_cast<size_t>(head * ValueDim(args))};
       if (count == kQueryRows) {
-        AttendQueryRows(rows, count, args);
+        attend(rows, count, args);
         count = 0;
       }
     }
   }
-  if (count > 0) AttendQueryRows(rows, count, args);
+  if (count > 0) attend(rows, count, args);
+}
+
+template <typename Element>
+void Attention(const AttentionArgs<Element>& args) {
+  ForQueryRows(args, AttendQueryRows<Element>);
 }
 
 }  // namespace

@@ -2,9 +2,6 @@
 // its inputs.
 #include <immintrin.h>
 
-#include <algorithm>
-#include <cstring>
-
 #include "common/engine/kernels/bf16_products.h"
 
 namespace baton::kernels {
@@ -27,14 +24,17 @@ constexpr int kRowBlock = 256;
 // Few rows are bound by memory, and the hardware's prefetchers stop at each page.
 constexpr size_t kPrefetchBytes = 4096;
 
+// No inline function of another header is called (kernels-inl.h).
+int Min(int a, int b) { return a < b ? a : b; }
+
 __mmask16 FirstLanes(int count) {
-  const int lanes = std::clamp(count, 0, kLanes);
+  const int lanes = count < 0 ? 0 : Min(count, kLanes);
   return static_cast<__mmask16>((1U << lanes) - 1);
 }
 
 __m512bh PairOf(const Bf16* inputs) {
   int pair = 0;
-  std::memcpy(&pair, inputs, sizeof(pair));
+  __builtin_memcpy(&pair, inputs, sizeof(pair));
   return (__m512bh)_mm512_set1_epi32(pair);
 }
 
@@ -102,12 +102,12 @@ void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_
         (static_cast<size_t>(panel) * inputs + static_cast<size_t>(begin)) / 2 * kPairBytes;
     const int columns = w.outputs - panel * kPairPanel;
     for (int pass = row_begin; pass < row_end; pass += kPairPass) {
-      const int of_pass = std::min(rows - pass, kPairPass);
+      const int of_pass = Min(rows - pass, kPairPass);
       const size_t step = static_cast<size_t>(of_pass) * kPairBlock;
       const Bf16* const from =
           x + static_cast<size_t>(pass) * inputs + static_cast<size_t>(begin) / kPairBlock * step;
       for (int row = 0; row < of_pass; row += kTileRows) {
-        TileOf<kTileRows>(std::min(of_pass - row, kTileRows), weights,
+        TileOf<kTileRows>(Min(of_pass - row, kTileRows), weights,
                           from + static_cast<size_t>(row) * kPairBlock, step,
                           (end - begin) / kPairBlock, columns, begin > 0,
                           y + static_cast<size_t>(pass + row) * y_stride +
@@ -119,7 +119,7 @@ void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_
   for (int row = 0; row < rows; row += kRowBlock) {
     for (int begin = 0; begin < all; begin += input_block) {
       for (int panel = panel_begin; panel < panel_end; ++panel) {
-        run(panel, begin, std::min(begin + input_block, all), row, std::min(row + kRowBlock, rows));
+        run(panel, begin, Min(begin + input_block, all), row, Min(row + kRowBlock, rows));
       }
     }
   }

@@ -12,16 +12,17 @@
 
 namespace baton::kernels {
 
-// amx.cc and avx512_bf16.cc.
+// amx.cc, avx512_bf16.cc and avx512_bf16_attention.cc.
 void LinearAmx(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
                float* y, size_t y_stride);
 void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin,
                       int panel_end, float* y, size_t y_stride);
+void AttentionAvx512Bf16(const AttentionArgs<Bf16>& args);
 
 namespace {
 
-constexpr Bf16Products kAmx = {"amx_bf16", LinearAmx};
-constexpr Bf16Products kAvx512 = {"avx512_bf16", LinearAvx512Bf16};
+constexpr Bf16Products kAmx = {"amx_bf16", LinearAmx, nullptr};
+constexpr Bf16Products kAvx512 = {"avx512_bf16", LinearAvx512Bf16, AttentionAvx512Bf16};
 
 // The kernel gives a process tiles only when it asks.
 bool RunsAmx() {

@@ -45,6 +45,9 @@ struct Bf16Products {
   // PackPairedInput puts them; y has y_stride floats a row. Threads take disjoint panels.
   void (*linear)(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
                  float* y, size_t y_stride);
+  // kernels.h's attention with such products: queries and weights are rounded to bfloat16. nullptr:
+  // there is none.
+  void (*attention)(const AttentionArgs<Bf16>& args);
 };
 
 // Those that this CPU runs.

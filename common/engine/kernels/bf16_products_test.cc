@@ -149,6 +149,102 @@ TEST_F(Bf16ProductsTest, ARowHasTheSameBitsInEveryBatch) {
   }
 }
 
+// Keys and values of [tiles][kKeyTile][dim], as AttentionArgs have them.
+struct Sequence {
+  std::vector<Bf16> rows;
+  std::vector<const Bf16*> keys;
+  std::vector<const Bf16*> values;
+
+  // Positions from `positions` on were never written.
+  Sequence(int positions, int dim, uint64_t seed) {
+    const auto tile = static_cast<size_t>(kKeyTile * dim);
+    const auto tiles = static_cast<size_t>((positions + kKeyTile - 1) / kKeyTile);
+    rows = Rounded(RandomFloats(2 * tiles * tile, seed));
+    for (size_t i = 0; i < tiles; ++i) {
+      keys.push_back(&rows[2 * i * tile]);
+      values.push_back(&rows[(2 * i + 1) * tile]);
+    }
+    const size_t written = (static_cast<size_t>(positions) % kKeyTile) * static_cast<size_t>(dim);
+    if (written == 0) return;
+    for (const size_t begin : {(2 * tiles - 2) * tile, (2 * tiles - 1) * tile}) {
+      std::fill(rows.begin() + static_cast<ptrdiff_t>(begin + written),
+                rows.begin() + static_cast<ptrdiff_t>(begin + tile), Bf16{0x7fc0});
+    }
+  }
+};
+
+struct AttentionShape {
+  int heads;
+  int dim;
+  int value_dim;
+  int window;
+};
+
+// Of tokens [begin, end) of the sequence.
+std::vector<float> Attend(void (*attention)(const AttentionArgs<Bf16>&), const Sequence& sequence,
+                          const AttentionShape& shape, const std::vector<float>& query, int begin,
+                          int end) {
+  const int values = shape.value_dim > 0 ? shape.value_dim : shape.dim;
+  std::vector<float> output(static_cast<size_t>((end - begin) * shape.heads * values));
+  AttentionArgs<Bf16> args;
+  args.query = query.data() + static_cast<size_t>(begin * shape.heads * shape.dim);
+  args.output = output.data();
+  args.query_stride = static_cast<size_t>(shape.heads * shape.dim);
+  args.output_stride = static_cast<size_t>(shape.heads * values);
+  args.tokens = end - begin;
+  args.heads = shape.heads;
+  args.head_dim = shape.dim;
+  args.value_dim = shape.value_dim;
+  args.first_position = begin;
+  args.window = shape.window;
+  args.scale = 3.0F / std::sqrt(static_cast<float>(shape.dim));
+  args.kv = {sequence.keys.data(), sequence.values.data()};
+  attention(args);
+  return output;
+}
+
+constexpr AttentionShape kShapes[] = {{1, 32, 0, 0},  {4, 64, 0, 0},    {3, 96, 0, 70},
+                                      {7, 128, 0, 0}, {2, 576, 512, 0}, {2, 80, 0, 0}};
+
+// Within the rounding of queries and weights. What is behind the sequence is not read.
+TEST_F(Bf16ProductsTest, AttentionIsNearThatInFloat32) {
+  constexpr int kPositions = 205;
+  for (const Bf16Products* products : AvailableBf16Products()) {
+    if (products->attention == nullptr) continue;
+    for (const AttentionShape& shape : kShapes) {
+      const Sequence sequence(kPositions, shape.dim, 3);
+      const auto query =
+          RandomFloats(static_cast<size_t>(kPositions * shape.heads * shape.dim), 11);
+      const auto near = Attend(products->attention, sequence, shape, query, 0, kPositions);
+      const auto exact =
+          Attend(FindKernels("")->attention_bf16, sequence, shape, query, 0, kPositions);
+      for (size_t i = 0; i < exact.size(); ++i) {
+        ASSERT_NEAR(near[i], exact[i], 0.02) << products->name << ", dim " << shape.dim;
+      }
+    }
+  }
+}
+
+TEST_F(Bf16ProductsTest, AttentionDependsOnTheTokensAlone) {
+  constexpr int kPositions = 205;
+  for (const Bf16Products* products : AvailableBf16Products()) {
+    if (products->attention == nullptr) continue;
+    for (const AttentionShape& shape : kShapes) {
+      const auto query =
+          RandomFloats(static_cast<size_t>(kPositions * shape.heads * shape.dim), 11);
+      const Sequence sequence(kPositions, shape.dim, 3);
+      const auto expected = Attend(products->attention, sequence, shape, query, 0, kPositions);
+      std::vector<float> cut;
+      for (int begin = 0, count = 1; begin < kPositions; begin += count, count = begin % 40 + 1) {
+        const int end = std::min(begin + count, kPositions);
+        const auto some = Attend(products->attention, sequence, shape, query, begin, end);
+        cut.insert(cut.end(), some.begin(), some.end());
+      }
+      ASSERT_EQ(cut, expected) << products->name << ", dim " << shape.dim;
+    }
+  }
+}
+
 // Equal machines compute alike: what is fastest is always the same of what there is.
 TEST_F(Bf16ProductsTest, TheFastestIsAvailable) {
   const Bf16Products* fastest = FastestBf16Products();

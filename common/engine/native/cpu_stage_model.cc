@@ -47,10 +47,10 @@ CpuStageModel::CpuStageModel(const StageSetup& setup, const kernels::KernelTable
       threads_(options.threads),
       rotary_(config_),
       attention_scale_(config_.attention_scale()),
-      feed_forward_(kernels, sizes_, shard_.experts),
-      latent_attention_(kernels, sizes_, threads_),
+      feed_forward_(kernels_, sizes_, shard_.experts),
+      latent_attention_(kernels_, sizes_, threads_),
       group_(shard_.rank, options.row_parallel, config_.hidden_size),
-      heads_(kernels, sizes_, group_) {}
+      heads_(kernels_, sizes_, group_) {}
 
 void CpuStageModel::AllocateScratch() {
   const auto rows = [](int64_t columns) { return std::vector<float>(Floats(kRowBlock, columns)); };
@@ -80,12 +80,18 @@ void CpuStageModel::AllocateScratch() {
 absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const ExecutorOptions& options) {
   BATON_ASSIGN_OR_RETURN(StageSetup setup, SetUpStage(options));
   BATON_RETURN_IF_ERROR(Annotate(CheckModelRuns(setup.config), options.model_path));
-  const kernels::KernelTable* kernels = kernels::FindKernels(options.kernels);
-  if (kernels == nullptr) {
+  const kernels::KernelTable* found = kernels::FindKernels(options.kernels);
+  if (found == nullptr) {
     return InvalidField("kernels",
                         absl::StrCat("this CPU runs no kernels \"", options.kernels, "\""));
   }
-  std::unique_ptr<CpuStageModel> model(new CpuStageModel(setup, *kernels, options));
+  kernels::KernelTable table = *found;
+  if (!NumericsOf(options, setup.dtype).empty()) {
+    const auto attention = kernels::FastestBf16Products()->attention;
+    if (attention != nullptr) table.attention_bf16 = attention;
+  }
+  std::unique_ptr<CpuStageModel> model(new CpuStageModel(setup, table, options));
+  const kernels::KernelTable* const kernels = &model->kernels_;
   BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
                          ChooseLinear(options, setup.dtype, *kernels, model->threads_));
   ScaledLinearFactory make_scaled;

@@ -114,7 +114,7 @@ class CpuStageModel final : public StageModel {
   const ModelConfig& sizes_;  // The shard's.
   const ElementType dtype_;
   const bool sliced_;  // Activations are received and sent as this rank's slice only.
-  const kernels::KernelTable& kernels_;
+  const kernels::KernelTable kernels_;  // With the attention of --cpu-numerics.
   ThreadPool threads_;
   const Rotary rotary_;
   const float attention_scale_;
