@@ -15,8 +15,9 @@ namespace baton {
 namespace {
 
 // Sizes that tiles don't divide.
-std::string Model(const char* architecture) {
+std::string Model(const char* architecture, bool fp8 = false) {
   RandomModelOptions model;
+  model.fp8 = fp8;
   model.architecture = architecture;
   model.dtype = DType::kBF16;
   model.hidden_size = 144;
@@ -24,7 +25,7 @@ std::string Model(const char* architecture) {
   model.num_attention_heads = 8;
   model.num_key_value_heads = 4;
   model.head_dim = 32;
-  return ModelPath(std::string("numerics-") + architecture, model);
+  return ModelPath(std::string(fp8 ? "numerics-fp8-" : "numerics-") + architecture, model);
 }
 
 ExecutorOptions OptionsOf(const std::string& path, CpuNumerics numerics) {
@@ -64,8 +65,8 @@ TEST_F(DenseNumericsTest, AutoIsAsNearToFloat32AsRoundedActivationsAre) {
   EXPECT_LT(RelativeDistance(fast, exact), 0.03f);
 }
 
-TEST_P(NumericsTest, BitsDependOnTheTokensAlone) {
-  const ExecutorOptions options = OptionsOf(Model(GetParam()), CpuNumerics::kAuto);
+void ExpectBitsOfTheTokens(const std::string& path) {
+  const ExecutorOptions options = OptionsOf(path, CpuNumerics::kAuto);
   const std::vector<float> expected = Logits(options);
   EXPECT_EQ(Logits(options, {0, 2}), expected) << "stages";
   const std::vector<int32_t> prompt = RandomPrompt(100);
@@ -81,6 +82,18 @@ TEST_P(NumericsTest, BitsDependOnTheTokensAlone) {
   ExecutorOptions threads = options;
   threads.threads = 3;
   EXPECT_EQ(Logits(threads), expected);
+}
+
+TEST_P(NumericsTest, BitsDependOnTheTokensAlone) {
+  ExpectBitsOfTheTokens(Model(GetParam()));
+  ExpectBitsOfTheTokens(Model(GetParam(), /*fp8=*/true));
+}
+
+TEST_F(DenseNumericsTest, Fp8IsNearItsFloat32Values) {
+  const std::string path = Model("Qwen3ForCausalLM", /*fp8=*/true);
+  const std::vector<float> exact = Logits(OptionsOf(path, CpuNumerics::kExact));
+  const std::vector<float> fast = Logits(OptionsOf(path, CpuNumerics::kAuto));
+  EXPECT_LT(RelativeDistance(fast, exact), 0.03f);
 }
 
 TEST_F(DenseNumericsTest, RanksComputeNearlyTheSame) {

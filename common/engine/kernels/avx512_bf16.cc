@@ -8,6 +8,8 @@ namespace baton::kernels {
 
 void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin,
                       int panel_end, float* y, size_t y_stride);
+void LinearE4m3Avx512Bf16(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel_begin,
+                          int panel_end, float* y, size_t y_stride);
 
 namespace {
 
@@ -88,31 +90,143 @@ void TileOf(int rows, const char* weights, const Bf16* x, size_t step, int block
   }
 }
 
-}  // namespace
+// ---- FP8 ----
 
-void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin,
-                      int panel_end, float* y, size_t y_stride) {
-  const int all = PaddedInputs(w.inputs);
-  const auto inputs = static_cast<size_t>(all);
-  // The rows of one pass use a panel's weights once and read them in memory order.
-  const int input_block = rows <= kTileRows ? all : kInputBlock;
+constexpr int kNarrowTileRows = 11;  // With 22 sums, an input, weights, and what widens them.
+constexpr size_t kNarrowPairBytes = size_t{2} * kPairPanel;
+
+// The bytes of the bfloat16 numbers that the 128 FP8 numbers without a sign are: all are exact.
+struct WidenTables {
+  alignas(64) unsigned char high[128] = {};
+  alignas(64) unsigned char low[128] = {};
+
+  constexpr WidenTables() {
+    for (int code = 1; code < 128; ++code) {
+      int exponent = (code >> 3) + 120;
+      int mantissa = (code & 7) << 4;
+      if (code < 8) {  // Subnormal: its highest bit becomes the hidden one.
+        const int highest = code >= 4 ? 2 : code >= 2 ? 1 : 0;
+        exponent = 118 + highest;
+        mantissa = (code << (7 - highest)) & 0x7f;
+      }
+      const int bits = exponent << 7 | mantissa;
+      high[code] = static_cast<unsigned char>(bits >> 8);
+      low[code] = static_cast<unsigned char>(bits & 0xff);
+    }
+  }
+};
+constexpr WidenTables kWiden;
+
+// Widens a panel's pairs of two inputs, in the order of PackPairedRows(E4m3).
+class Widener {
+ public:
+  void operator()(const char* weights, __m512bh& left, __m512bh& right) const {
+    const __m512i codes = _mm512_loadu_si512(weights);
+    const __m512i magnitude = _mm512_permutex2var_epi8(high_[0], codes, high_[1]);
+    constexpr int kOrAnd = 0xf8;  // The first or both others.
+    const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, sign_, kOrAnd);
+    const __m512i low = _mm512_permutex2var_epi8(low_[0], codes, low_[1]);
+    left = (__m512bh)_mm512_unpacklo_epi8(low, high);
+    right = (__m512bh)_mm512_unpackhi_epi8(low, high);
+  }
+
+ private:
+  const __m512i high_[2] = {_mm512_load_si512(kWiden.high), _mm512_load_si512(kWiden.high + 64)};
+  const __m512i low_[2] = {_mm512_load_si512(kWiden.low), _mm512_load_si512(kWiden.low + 64)};
+  const __m512i sign_ = _mm512_set1_epi8(static_cast<char>(0x80));
+};
+
+// Where the inputs from `begin` on end that are added up before they are scaled: those of a scale,
+// and of a block of inputs, so that few rows are added up as many are.
+int SharedEnd(const PairedE4m3Matrix& w, int begin, int end) {
+  const int of_scale = ((begin + w.offset) / kScaleBlock + 1) * kScaleBlock - w.offset;
+  const int of_block = (begin / kInputBlock + 1) * kInputBlock;
+  return Min(Min(of_scale, of_block), end);
+}
+
+// kRows rows of x, whose first inputs are there, by a panel, inputs [begin, end).
+template <int kRows>
+void NarrowTile(const PairedE4m3Matrix& w, int panel, int begin, int end, const Bf16* x,
+                size_t step, float* y, size_t y_stride) {
+  const Widener widen;
+  const int columns = w.outputs - panel * kPairPanel;
+  const __mmask16 left_lanes = FirstLanes(columns);
+  const __mmask16 right_lanes = FirstLanes(columns - kLanes);
+  const char* weights = reinterpret_cast<const char*>(w.panels) +
+                        (static_cast<size_t>(panel) * static_cast<size_t>(PaddedInputs(w.inputs)) +
+                         static_cast<size_t>(begin)) /
+                            2 * kNarrowPairBytes;
+  for (int i = begin; i < end;) {
+    const bool begun = i > 0;
+    const size_t block = static_cast<size_t>(panel) * static_cast<size_t>(w.blocks()) +
+                         static_cast<size_t>((i + w.offset) / kScaleBlock);
+    const int shared_end = SharedEnd(w, i, end);
+    __m512 left[kRows] = {};
+    __m512 right[kRows] = {};
+    while (i < shared_end) {
+      const Bf16* pairs = x + static_cast<size_t>(i / kPairBlock) * step + i % kPairBlock;
+      const int stop = Min((i / kPairBlock + 1) * kPairBlock, shared_end);
+      for (; i < stop; i += 2, pairs += 2, weights += kNarrowPairBytes) {
+        if constexpr (kRows < kNarrowTileRows) {
+          _mm_prefetch(weights + kPrefetchBytes, _MM_HINT_T0);
+        }
+        __m512bh w_left;
+        __m512bh w_right;
+        widen(weights, w_left, w_right);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          const __m512bh pair = PairOf(pairs + r * kPairBlock);
+          left[r] = _mm512_dpbf16_ps(left[r], pair, w_left);
+          right[r] = _mm512_dpbf16_ps(right[r], pair, w_right);
+        }
+      }
+    }
+    const __m512 left_scales = _mm512_loadu_ps(w.scales + block * kPairPanel);
+    const __m512 right_scales = _mm512_loadu_ps(w.scales + block * kPairPanel + kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      float* const at = y + static_cast<size_t>(r) * y_stride;
+      const __m512 before = begun ? _mm512_maskz_loadu_ps(left_lanes, at) : _mm512_setzero_ps();
+      const __m512 beside =
+          begun ? _mm512_maskz_loadu_ps(right_lanes, at + kLanes) : _mm512_setzero_ps();
+      _mm512_mask_storeu_ps(at, left_lanes, _mm512_fmadd_ps(left[r], left_scales, before));
+      _mm512_mask_storeu_ps(at + kLanes, right_lanes,
+                            _mm512_fmadd_ps(right[r], right_scales, beside));
+    }
+  }
+}
+
+template <int kRows>
+void NarrowTileOf(int rows, const PairedE4m3Matrix& w, int panel, int begin, int end, const Bf16* x,
+                  size_t step, float* y, size_t y_stride) {
+  if (rows == kRows) {
+    NarrowTile<kRows>(w, panel, begin, end, x, step, y, y_stride);
+  } else if constexpr (kRows > 1) {
+    NarrowTileOf<kRows - 1>(rows, w, panel, begin, end, x, step, y, y_stride);
+  }
+}
+
+// ---- Both ----
+
+// Calls tile(rows, panel, begin, end, x, step, y) for tiles of rows, blocks of inputs and panels:
+// x is the tile's first input, from which the next block of inputs is `step` numbers away.
+template <typename Tile>
+void ForTiles(int tile_rows, int inputs, const Bf16* x, int rows, int panel_begin, int panel_end,
+              float* y, size_t y_stride, const Tile& tile) {
+  const int all = PaddedInputs(inputs);
+  // The rows of one tile use a panel's weights once and read them in memory order.
+  const int input_block = rows <= tile_rows ? all : kInputBlock;
   const auto run = [&](int panel, int begin, int end, int row_begin, int row_end) {
-    const char* const weights =
-        reinterpret_cast<const char*>(w.panels) +
-        (static_cast<size_t>(panel) * inputs + static_cast<size_t>(begin)) / 2 * kPairBytes;
-    const int columns = w.outputs - panel * kPairPanel;
     for (int pass = row_begin; pass < row_end; pass += kPairPass) {
       const int of_pass = Min(rows - pass, kPairPass);
       const size_t step = static_cast<size_t>(of_pass) * kPairBlock;
-      const Bf16* const from =
-          x + static_cast<size_t>(pass) * inputs + static_cast<size_t>(begin) / kPairBlock * step;
-      for (int row = 0; row < of_pass; row += kTileRows) {
-        TileOf<kTileRows>(Min(of_pass - row, kTileRows), weights,
-                          from + static_cast<size_t>(row) * kPairBlock, step,
-                          (end - begin) / kPairBlock, columns, begin > 0,
-                          y + static_cast<size_t>(pass + row) * y_stride +
-                              static_cast<size_t>(panel) * kPairPanel,
-                          y_stride);
+      for (int row = 0; row < of_pass; row += tile_rows) {
+        tile(Min(of_pass - row, tile_rows), panel, begin, end,
+             x + static_cast<size_t>(pass) * static_cast<size_t>(all) +
+                 static_cast<size_t>(row) * kPairBlock,
+             step,
+             y + static_cast<size_t>(pass + row) * y_stride +
+                 static_cast<size_t>(panel) * kPairPanel);
       }
     }
   };
@@ -123,6 +237,33 @@ void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_
       }
     }
   }
+}
+
+}  // namespace
+
+void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin,
+                      int panel_end, float* y, size_t y_stride) {
+  const auto inputs = static_cast<size_t>(PaddedInputs(w.inputs));
+  ForTiles(
+      kTileRows, w.inputs, x, rows, panel_begin, panel_end, y, y_stride,
+      [&](int count, int panel, int begin, int end, const Bf16* from, size_t step, float* to) {
+        const char* const weights =
+            reinterpret_cast<const char*>(w.panels) +
+            (static_cast<size_t>(panel) * inputs + static_cast<size_t>(begin)) / 2 * kPairBytes;
+        TileOf<kTileRows>(count, weights, from + static_cast<size_t>(begin / kPairBlock) * step,
+                          step, (end - begin) / kPairBlock, w.outputs - panel * kPairPanel,
+                          begin > 0, to, y_stride);
+      });
+}
+
+void LinearE4m3Avx512Bf16(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel_begin,
+                          int panel_end, float* y, size_t y_stride) {
+  ForTiles(kNarrowTileRows, w.inputs, x, rows, panel_begin, panel_end, y, y_stride,
+           [&](int count, int panel, int begin, int end, const Bf16* from, size_t step, float* to) {
+             // What pads the inputs has no scale.
+             NarrowTileOf<kNarrowTileRows>(count, w, panel, begin, Min(end, w.inputs), from, step,
+                                           to, y_stride);
+           });
 }
 
 }  // namespace baton::kernels

@@ -17,12 +17,15 @@ void LinearAmx(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, 
                float* y, size_t y_stride);
 void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin,
                       int panel_end, float* y, size_t y_stride);
+void LinearE4m3Avx512Bf16(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel_begin,
+                          int panel_end, float* y, size_t y_stride);
 void AttentionAvx512Bf16(const AttentionArgs<Bf16>& args);
 
 namespace {
 
-constexpr Bf16Products kAmx = {"amx_bf16", LinearAmx, nullptr};
-constexpr Bf16Products kAvx512 = {"avx512_bf16", LinearAvx512Bf16, AttentionAvx512Bf16};
+constexpr Bf16Products kAmx = {"amx_bf16", LinearAmx, nullptr, nullptr};
+constexpr Bf16Products kAvx512 = {"avx512_bf16", LinearAvx512Bf16, LinearE4m3Avx512Bf16,
+                                  AttentionAvx512Bf16};
 
 // The kernel gives a process tiles only when it asks.
 bool RunsAmx() {
@@ -43,7 +46,8 @@ bool RunsAvx512Bf16() {
   unsigned c = 0;
   unsigned d = 0;
   constexpr unsigned kBf16 = 1U << 5;  // Leaf 7, subleaf 1, EAX.
-  return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 &&
+  // What widens FP8 looks up bytes.
+  return __builtin_cpu_supports("avx512vbmi") && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 &&
          (a & kBf16) != 0;
 }
 
@@ -73,13 +77,33 @@ size_t PairedSize(int outputs, int inputs) {
 
 namespace {
 
+// Where an output's pair begins among those of its panel.
+size_t PlaceInPanel(const Bf16* /*panels*/, size_t output) { return 2 * output; }
+size_t PlaceInPanel(const E4m3* /*panels*/, size_t output) {
+  const size_t half = output / 16;
+  const size_t in_half = output % 16;
+  return in_half / 4 * 16 + half * 8 + in_half % 4 * 2;
+}
+
 // The index of a row's first element; pairs are 2 * kPairPanel apart.
-size_t PlaceOf(size_t row, int inputs) {
+template <typename Element>
+size_t PlaceOf(const Element* panels, size_t row, int inputs) {
   return row / kPairPanel * kPairPanel * static_cast<size_t>(PaddedInputs(inputs)) +
-         row % kPairPanel * 2;
+         PlaceInPanel(panels, row % kPairPanel);
 }
 
 size_t Step(size_t input) { return input / 2 * 2 * kPairPanel + input % 2; }
+
+template <typename Element>
+void Pack(const Element* rows, int row_begin, int row_count, int inputs, Element* panels) {
+  const auto columns = static_cast<size_t>(inputs);
+  for (int row = 0; row < row_count; ++row) {
+    const size_t output = static_cast<size_t>(row_begin) + static_cast<size_t>(row);
+    Element* const to = panels + PlaceOf(panels, output, inputs);
+    const Element* const from = rows + static_cast<size_t>(row) * columns;
+    for (size_t i = 0; i < columns; ++i) to[Step(i)] = from[i];
+  }
+}
 
 }  // namespace
 
@@ -97,19 +121,29 @@ void PackPairedInput(const Bf16* numbers, int row, int rows, int inputs, Bf16* x
 }
 
 void PackPairedRows(const Bf16* rows, int row_begin, int row_count, int inputs, Bf16* panels) {
-  const auto columns = static_cast<size_t>(inputs);
-  for (int row = 0; row < row_count; ++row) {
-    Bf16* const to =
-        panels + PlaceOf(static_cast<size_t>(row_begin) + static_cast<size_t>(row), inputs);
-    const Bf16* const from = rows + static_cast<size_t>(row) * columns;
-    for (size_t i = 0; i < columns; ++i) to[Step(i)] = from[i];
-  }
+  Pack(rows, row_begin, row_count, inputs, panels);
+}
+
+void PackPairedRows(const E4m3* rows, int row_begin, int row_count, int inputs, E4m3* panels) {
+  Pack(rows, row_begin, row_count, inputs, panels);
 }
 
 void UnpackPairedRow(const PairedMatrix& w, int row, float* out) {
-  const Bf16* const from = w.panels + PlaceOf(static_cast<size_t>(row), w.inputs);
+  const Bf16* const from = w.panels + PlaceOf(w.panels, static_cast<size_t>(row), w.inputs);
   for (size_t i = 0; i < static_cast<size_t>(w.inputs); ++i) {
     out[i] = std::bit_cast<float>(uint32_t{from[Step(i)].bits} << 16);
+  }
+}
+
+void UnpackPairedRow(const PairedE4m3Matrix& w, int row, float* out) {
+  const auto place = static_cast<size_t>(row);
+  const E4m3* const from = w.panels + PlaceOf(w.panels, place, w.inputs);
+  const float* const scales = w.scales +
+                              place / kPairPanel * kPairPanel * static_cast<size_t>(w.blocks()) +
+                              place % kPairPanel;
+  for (int i = 0; i < w.inputs; ++i) {
+    const auto block = static_cast<size_t>((i + w.offset) / kScaleBlock);
+    out[i] = Widened(from[Step(static_cast<size_t>(i))]) * scales[block * kPairPanel];
   }
 }
 

@@ -33,6 +33,18 @@ struct PairedMatrix {
   int inputs;
 };
 
+// A matrix of FP8 numbers in such panels, and their scales, as PackedE4m3Matrix has them with
+// panels of kPairPanel. The bytes of a pair of inputs are in the order of outputs 0 to 3, 16 to 19,
+// 4 to 7, 20 to 23, ...: widened by halves of 16 bytes they are in order. `offset` is even.
+struct PairedE4m3Matrix {
+  const E4m3* panels;
+  int outputs;
+  int inputs;
+  const float* scales;
+  int offset;
+  int blocks() const { return (offset + inputs + kScaleBlock - 1) / kScaleBlock; }
+};
+
 // Rows of x are read in passes of kPairPass, the last of which may have fewer:
 // [ceil(rows / kPairPass)][PaddedInputs(inputs) / kPairBlock][rows of the pass][kPairBlock]. What a
 // pass multiplies at once is then side by side; rows a power of two apart would all be in the same
@@ -45,6 +57,10 @@ struct Bf16Products {
   // PackPairedInput puts them; y has y_stride floats a row. Threads take disjoint panels.
   void (*linear)(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
                  float* y, size_t y_stride);
+  // The same of FP8 weights, which bfloat16 holds exactly. The inputs that share scales are added
+  // up before they are scaled. nullptr: there is none.
+  void (*linear_e4m3)(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel_begin,
+                      int panel_end, float* y, size_t y_stride);
   // kernels.h's attention with such products: queries and weights are rounded to bfloat16. nullptr:
   // there is none.
   void (*attention)(const AttentionArgs<Bf16>& args);
@@ -65,7 +81,9 @@ void PackPairedInput(const Bf16* numbers, int row, int rows, int inputs, Bf16* x
 size_t PairedSize(int outputs, int inputs);
 // As PackRows and UnpackRow, on any CPU.
 void PackPairedRows(const Bf16* rows, int row_begin, int row_count, int inputs, Bf16* panels);
+void PackPairedRows(const E4m3* rows, int row_begin, int row_count, int inputs, E4m3* panels);
 void UnpackPairedRow(const PairedMatrix& w, int row, float* out);
+void UnpackPairedRow(const PairedE4m3Matrix& w, int row, float* out);
 
 }  // namespace baton::kernels
 

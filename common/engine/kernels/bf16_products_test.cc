@@ -35,6 +35,16 @@ size_t At(int row, int columns, int column) {
   return static_cast<size_t>(row) * static_cast<size_t>(columns) + static_cast<size_t>(column);
 }
 
+// Rows [begin, begin + count) of an input, as products take them. What is not written shows.
+std::vector<Bf16> PackedInput(const std::vector<Bf16>& input, int inputs, int begin, int count) {
+  std::vector<Bf16> x(static_cast<size_t>(count) * static_cast<size_t>(PaddedInputs(inputs)),
+                      Bf16{0x7fc0});
+  for (int row = 0; row < count; ++row) {
+    PackPairedInput(input.data() + At(begin + row, inputs, 0), row, count, inputs, x.data());
+  }
+  return x;
+}
+
 struct Matrix {
   int outputs;
   int inputs;
@@ -53,14 +63,8 @@ struct Matrix {
   std::vector<Bf16> Input(int count) const {
     return Rounded(RandomFloats(static_cast<size_t>(count) * static_cast<size_t>(inputs), 7));
   }
-  // Rows [begin, begin + count) of an input, as products take them. What is not written shows.
   std::vector<Bf16> Packed(const std::vector<Bf16>& input, int begin, int count) const {
-    std::vector<Bf16> x(static_cast<size_t>(count) * static_cast<size_t>(PaddedInputs(inputs)),
-                        Bf16{0x7fc0});
-    for (int row = 0; row < count; ++row) {
-      PackPairedInput(input.data() + At(begin + row, inputs, 0), row, count, inputs, x.data());
-    }
-    return x;
+    return PackedInput(input, inputs, begin, count);
   }
 };
 
@@ -146,6 +150,98 @@ TEST_F(Bf16ProductsTest, ARowHasTheSameBitsInEveryBatch) {
   for (const Bf16Products* products : AvailableBf16Products()) {
     SCOPED_TRACE(products->name);
     ExpectTheSameBitsInEveryBatch(*products);
+  }
+}
+
+struct Fp8Matrix {
+  int outputs;
+  int inputs;
+  int offset;
+  std::vector<E4m3> rows;
+  std::vector<float> scales;  // [outputs, blocks]
+  std::vector<E4m3> panels;
+  std::vector<float> packed_scales;
+
+  Fp8Matrix(int outputs, int inputs, int offset)
+      : outputs(outputs),
+        inputs(inputs),
+        offset(offset),
+        rows(static_cast<size_t>(outputs) * static_cast<size_t>(inputs)),
+        panels(PairedSize(outputs, inputs)) {
+    Random random(5);
+    for (E4m3& weight : rows) {
+      do {
+        weight.bits = static_cast<uint8_t>(random.Next());
+      } while ((weight.bits & 0x7f) == 0x7f);
+    }
+    const int blocks = packed().blocks();
+    scales = RandomFloats(static_cast<size_t>(outputs) * static_cast<size_t>(blocks), 9);
+    packed_scales.resize(PackedSize(outputs, blocks, kPairPanel));
+    PackScales(scales.data(), 0, outputs, blocks, kPairPanel, packed_scales.data());
+    PackPairedRows(rows.data(), 0, outputs, inputs, panels.data());
+  }
+  PairedE4m3Matrix packed() const {
+    return {panels.data(), outputs, inputs, packed_scales.data(), offset};
+  }
+  float Value(int output, int input) const {
+    return Widened(rows[At(output, inputs, input)]) *
+           scales[At(output, packed().blocks(), (input + offset) / kScaleBlock)];
+  }
+};
+
+constexpr std::pair<int, int> kFp8Shapes[] = {{1, 1}, {33, 100}, {300, 1'101}, {70, 2'600}};
+
+TEST(PairedMatrixTest, Fp8RowsAreUnpackedAsTheyWere) {
+  for (const auto& [outputs, inputs] : kFp8Shapes) {
+    const Fp8Matrix matrix(outputs, inputs, 34);
+    std::vector<float> row(static_cast<size_t>(inputs));
+    for (int r = 0; r < outputs; ++r) {
+      UnpackPairedRow(matrix.packed(), r, row.data());
+      for (int c = 0; c < inputs; ++c) {
+        ASSERT_EQ(row[static_cast<size_t>(c)], matrix.Value(r, c));
+      }
+    }
+  }
+}
+
+// Every code of FP8 is widened exactly, so only sums round.
+TEST_F(Bf16ProductsTest, Fp8ProductsAreThoseOfTheDefinitionInEveryBatch) {
+  constexpr int kRows = 45;
+  for (const Bf16Products* products : AvailableBf16Products()) {
+    if (products->linear_e4m3 == nullptr) continue;
+    for (const auto& [outputs, inputs] : kFp8Shapes) {
+      for (const int offset : {0, 34}) {
+        const Fp8Matrix matrix(outputs, inputs, offset);
+        const auto x = Rounded(RandomFloats(static_cast<size_t>(kRows * inputs), 7));
+        const std::vector<float> wide_x = Wide(x);
+        const int panels = (outputs + kPairPanel - 1) / kPairPanel;
+        const auto stride = static_cast<size_t>(outputs);
+        std::vector<float> y(static_cast<size_t>(kRows) * stride, 7);
+        products->linear_e4m3(matrix.packed(), PackedInput(x, inputs, 0, kRows).data(), kRows, 0,
+                              panels, y.data(), stride);
+        for (int r = 0; r < kRows; ++r) {
+          for (int o = 0; o < outputs; ++o) {
+            double sum = 0;
+            double size = 0;
+            for (int i = 0; i < inputs; ++i) {
+              const double product = double{wide_x[At(r, inputs, i)]} * matrix.Value(o, i);
+              sum += product;
+              size += std::abs(product);
+            }
+            ASSERT_NEAR(y[At(r, outputs, o)], sum, 1e-6 * size) << inputs << " inputs";
+          }
+        }
+        for (int begin = 0, count = 1; begin < kRows; begin += count, ++count) {
+          count = std::min(count, kRows - begin);
+          std::vector<float> some(static_cast<size_t>(count) * stride);
+          products->linear_e4m3(matrix.packed(), PackedInput(x, inputs, begin, count).data(), count,
+                                0, panels, some.data(), stride);
+          ASSERT_EQ(
+              std::memcmp(some.data(), &y[At(begin, outputs, 0)], some.size() * sizeof(float)), 0)
+              << count << " rows from " << begin;
+        }
+      }
+    }
   }
 }
 

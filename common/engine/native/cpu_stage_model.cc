@@ -85,10 +85,11 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
     return InvalidField("kernels",
                         absl::StrCat("this CPU runs no kernels \"", options.kernels, "\""));
   }
+  const kernels::Bf16Products* const products =
+      NumericsOf(options, setup.dtype).empty() ? nullptr : kernels::FastestBf16Products();
   kernels::KernelTable table = *found;
-  if (!NumericsOf(options, setup.dtype).empty()) {
-    const auto attention = kernels::FastestBf16Products()->attention;
-    if (attention != nullptr) table.attention_bf16 = attention;
+  if (products != nullptr && products->attention != nullptr) {
+    table.attention_bf16 = products->attention;
   }
   std::unique_ptr<CpuStageModel> model(new CpuStageModel(setup, table, options));
   const kernels::KernelTable* const kernels = &model->kernels_;
@@ -96,7 +97,12 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
                          ChooseLinear(options, setup.dtype, *kernels, model->threads_));
   ScaledLinearFactory make_scaled;
   if (options.linear != LinearBackend::kTorch) {
-    make_scaled = [kernels, &threads = model->threads_](int outputs, int inputs, int offset) {
+    make_scaled = [kernels, products, &threads = model->threads_](int outputs, int inputs,
+                                                                  int offset) {
+      // Ranks may cut a block of scales anywhere, and products are of pairs.
+      if (products != nullptr && products->linear_e4m3 != nullptr && offset % 2 == 0) {
+        return MakePairedScaledLinear(outputs, inputs, offset, *products, *kernels, threads);
+      }
       return MakeNativeScaledLinear(outputs, inputs, offset, *kernels, threads);
     };
   }

@@ -69,6 +69,26 @@ class NativeLinear final : public Linear {
   Element* const panels_;
 };
 
+// x rounded, as Bf16Products take it; until the calling thread's next call.
+const Bf16* PackRounded(const float* x, int rows, int inputs, const KernelTable& table,
+                        ThreadPool& pool) {
+  const auto columns = static_cast<size_t>(kernels::PaddedInputs(inputs));
+  const auto given = static_cast<size_t>(inputs);
+  // One for all matrices that a thread multiplies by; it is as large as the largest input.
+  thread_local std::vector<Bf16> packed;
+  packed.resize(std::max(packed.size(), static_cast<size_t>(rows) * columns));
+  Bf16* const to = packed.data();
+  pool.ParallelFor(rows, [&](int begin, int end) {
+    thread_local std::vector<Bf16> rounded;
+    rounded.resize(std::max(rounded.size(), given));
+    for (int row = begin; row < end; ++row) {
+      table.to_bf16(x + static_cast<size_t>(row) * given, given, rounded.data());
+      kernels::PackPairedInput(rounded.data(), row, rows, inputs, to);
+    }
+  });
+  return to;
+}
+
 class PairedLinear final : public Linear {
  public:
   PairedLinear(int outputs, int inputs, const kernels::Bf16Products& products,
@@ -88,23 +108,10 @@ class PairedLinear final : public Linear {
   void Row(int row, float* out) const override { kernels::UnpackPairedRow(matrix(), row, out); }
 
   void Apply(const float* x, int rows, float* y) const override {
-    const auto columns = static_cast<size_t>(kernels::PaddedInputs(inputs()));
-    const auto given = static_cast<size_t>(inputs());
-    // One for all matrices that a thread multiplies by; it is as large as the largest input.
-    thread_local std::vector<Bf16> packed;
-    packed.resize(std::max(packed.size(), static_cast<size_t>(rows) * columns));
-    Bf16* const to = packed.data();
-    pool_.ParallelFor(rows, [&](int begin, int end) {
-      thread_local std::vector<Bf16> rounded;
-      rounded.resize(std::max(rounded.size(), given));
-      for (int row = begin; row < end; ++row) {
-        table_.to_bf16(x + static_cast<size_t>(row) * given, given, rounded.data());
-        kernels::PackPairedInput(rounded.data(), row, rows, inputs(), to);
-      }
-    });
+    const Bf16* const packed = PackRounded(x, rows, inputs(), table_, pool_);
     const int panels = (outputs() + kernels::kPairPanel - 1) / kernels::kPairPanel;
     pool_.ParallelFor(panels, [&](int begin, int end) {
-      products_.linear(matrix(), to, rows, begin, end, y, static_cast<size_t>(outputs()));
+      products_.linear(matrix(), packed, rows, begin, end, y, static_cast<size_t>(outputs()));
     });
   }
 
@@ -117,6 +124,10 @@ class PairedLinear final : public Linear {
   const MemoryBuffer memory_;
   Bf16* const panels_;
 };
+
+int BlocksOf(int inputs, int offset) {
+  return kernels::PackedE4m3Matrix{nullptr, 0, inputs, nullptr, offset}.blocks();
+}
 
 class NativeScaledLinear final : public ScaledLinear {
  public:
@@ -152,15 +163,60 @@ class NativeScaledLinear final : public ScaledLinear {
   }
 
  private:
-  static int BlocksOf(int inputs, int offset) {
-    return kernels::PackedE4m3Matrix{nullptr, 0, inputs, nullptr, offset}.blocks();
-  }
   kernels::PackedE4m3Matrix matrix() const {
     return {reinterpret_cast<const kernels::E4m3*>(memory_.span().data), outputs(), inputs(),
             scales_.data(), offset_};
   }
 
   const int offset_;
+  const KernelTable& table_;
+  ThreadPool& pool_;
+  const MemoryBuffer memory_;
+  std::vector<float> scales_;
+};
+
+class PairedScaledLinear final : public ScaledLinear {
+ public:
+  PairedScaledLinear(int outputs, int inputs, int offset, const kernels::Bf16Products& products,
+                     const KernelTable& table, ThreadPool& pool)
+      : ScaledLinear(outputs, inputs, BlocksOf(inputs, offset)),
+        offset_(offset),
+        products_(products),
+        table_(table),
+        pool_(pool),
+        memory_(Zeroed(kernels::PairedSize(outputs, inputs))),
+        scales_(kernels::PackedSize(outputs, blocks(), kernels::kPairPanel)) {}
+
+  void SetRows(const std::byte* /*rows*/, int /*row_begin*/, int /*row_count*/) override {
+    BATON_CHECK(false) << "rows without scales";
+  }
+
+  void SetScaledRows(const std::byte* rows, const float* scales, int row_begin,
+                     int row_count) override {
+    kernels::PackPairedRows(reinterpret_cast<const kernels::E4m3*>(rows), row_begin, row_count,
+                            inputs(), reinterpret_cast<kernels::E4m3*>(memory_.span().data));
+    kernels::PackScales(scales, row_begin, row_count, blocks(), kernels::kPairPanel,
+                        scales_.data());
+  }
+
+  void Row(int row, float* out) const override { kernels::UnpackPairedRow(matrix(), row, out); }
+
+  void Apply(const float* x, int rows, float* y) const override {
+    const Bf16* const packed = PackRounded(x, rows, inputs(), table_, pool_);
+    const int panels = (outputs() + kernels::kPairPanel - 1) / kernels::kPairPanel;
+    pool_.ParallelFor(panels, [&](int begin, int end) {
+      products_.linear_e4m3(matrix(), packed, rows, begin, end, y, static_cast<size_t>(outputs()));
+    });
+  }
+
+ private:
+  kernels::PairedE4m3Matrix matrix() const {
+    return {reinterpret_cast<const kernels::E4m3*>(memory_.span().data), outputs(), inputs(),
+            scales_.data(), offset_};
+  }
+
+  const int offset_;
+  const kernels::Bf16Products& products_;
   const KernelTable& table_;
   ThreadPool& pool_;
   const MemoryBuffer memory_;
@@ -219,6 +275,12 @@ std::unique_ptr<Linear> MakePairedLinear(int outputs, int inputs,
                                          const kernels::Bf16Products& products,
                                          const KernelTable& table, ThreadPool& pool) {
   return std::make_unique<PairedLinear>(outputs, inputs, products, table, pool);
+}
+
+std::unique_ptr<ScaledLinear> MakePairedScaledLinear(int outputs, int inputs, int offset,
+                                                     const kernels::Bf16Products& products,
+                                                     const KernelTable& table, ThreadPool& pool) {
+  return std::make_unique<PairedScaledLinear>(outputs, inputs, offset, products, table, pool);
 }
 
 std::unique_ptr<ScaledLinear> MakeNativeScaledLinear(int outputs, int inputs, int offset,

@@ -28,6 +28,13 @@ std::unique_ptr<ScaledLinear> MakeNativeScaledLinear(int outputs, int inputs, in
                                                      const kernels::KernelTable& table,
                                                      ThreadPool& pool);
 
+// The same by `products`, which multiply FP8: batch invariant, with bits of their own. `offset` is
+// even.
+std::unique_ptr<ScaledLinear> MakePairedScaledLinear(int outputs, int inputs, int offset,
+                                                     const kernels::Bf16Products& products,
+                                                     const kernels::KernelTable& table,
+                                                     ThreadPool& pool);
+
 // The same for a matrix of each head, [outputs, inputs].
 std::unique_ptr<HeadLinear> MakeNativeHeadLinear(int heads, int outputs, int inputs,
                                                  ElementType weights,
