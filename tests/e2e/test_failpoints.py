@@ -95,9 +95,12 @@ def test_a_send_that_never_ends_is_ended(tiny_model, expected, tmp_path):
     with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=["--page-size", 128],  # Large enough to be offered.
                           decode_flags=["--failpoints", "transport.offer_lost=error@1"]) as cluster, \
             Client(cluster.target) as client:
-        answer = client.greedy(PROMPT, COUNT, timeout=60)
-        assert answer.code in {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}, answer.error
-        assert "failpoint transport.offer_lost:" in cluster.processes["decode-0"].log()
+        def lost():
+            answer = client.greedy(PROMPT, COUNT, timeout=60)
+            assert answer.code in {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}, answer.error
+            return "failpoint transport.offer_lost:" in cluster.processes["decode-0"].log()
+        # Payloads are sent, and not offered, until decode has told the stages that it reads their memory.
+        clusters.wait_until(lost, 30, "an offer to be lost")
         assert given_up(cluster), cluster.logs()
         serves_and_rests(cluster, client, expected)
 
