@@ -327,8 +327,9 @@ void OneChain::CheckSlots(const prefill::Plan& plan) {
     if (item.draws) drawing_.insert(plan.number);
   }
   Holds(rows <= settings_.slot_requests, absl::StrCat(rows, " decode steps in one plan"));
-  Holds(drawing_.size() <= static_cast<size_t>(settings_.stages + settings_.extra_slots),
-        absl::StrCat(drawing_.size(), " plans that draw are under way"));
+  const auto under_way = static_cast<int>(drawing_.size());
+  Holds(under_way <= settings_.stages + settings_.extra_slots,
+        absl::StrCat(under_way, " plans that draw are under way"));
 }
 
 void OneChain::Perform(const prefill::PromptDone& prompt) {

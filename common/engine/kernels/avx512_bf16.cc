@@ -64,7 +64,7 @@ void Tile(const char* weights, const Bf16* x, size_t step, int blocks, int colum
       const auto w_left = (__m512bh)_mm512_loadu_si512(weights);
       const auto w_right = (__m512bh)_mm512_loadu_si512(weights + kPairBytes / 2);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
+      for (ptrdiff_t r = 0; r < kRows; ++r) {
         const __m512bh pair = PairOf(x + r * kPairBlock + i);
         left[r] = _mm512_dpbf16_ps(left[r], pair, w_left);
         right[r] = _mm512_dpbf16_ps(right[r], pair, w_right);
@@ -174,7 +174,7 @@ void NarrowTile(const PairedE4m3Matrix& w, int panel, int begin, int end, const 
         __m512bh w_right;
         widen(weights, w_left, w_right);
 #pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
+        for (ptrdiff_t r = 0; r < kRows; ++r) {
           const __m512bh pair = PairOf(pairs + r * kPairBlock);
           left[r] = _mm512_dpbf16_ps(left[r], pair, w_left);
           right[r] = _mm512_dpbf16_ps(right[r], pair, w_right);

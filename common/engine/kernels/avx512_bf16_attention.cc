@@ -26,6 +26,8 @@ namespace avx512_bf16 {
 namespace {
 
 static_assert(kKeyTile == kLanes);
+constexpr ptrdiff_t kPairedLanes = ptrdiff_t{2} * kLanes;  // bfloat16 numbers of a register.
+constexpr ptrdiff_t kWideLanes = ptrdiff_t{kWide} * kLanes;
 
 // What is in memory as 32-bit lanes: two neighbours in bfloat16, the first in the lower half.
 typedef uint32_t Pair;
@@ -48,9 +50,9 @@ inline Vec AddPair(Vec sum, Pair pair, Vec pairs) {
   return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)all, (__m512bh)pairs);
 }
 
-// `count` floats, a multiple of 2 * kLanes, rounded.
-inline void RoundToPairs(const float* from, int count, Pair* to) {
-  for (int i = 0; i < count; i += 2 * kLanes) {
+// `count` floats, a multiple of kPairedLanes, rounded.
+inline void RoundToPairs(const float* from, ptrdiff_t count, Pair* to) {
+  for (ptrdiff_t i = 0; i < count; i += kPairedLanes) {
     const auto rounded =
         (__m512i)_mm512_cvtne2ps_pbh((__m512)Load(from + i + kLanes), (__m512)Load(from + i));
     _mm512_storeu_si512(to + i / 2, rounded);
@@ -58,16 +60,16 @@ inline void RoundToPairs(const float* from, int count, Pair* to) {
 }
 
 // As TransposeKeys.
-void PairKeys(const Bf16* const* tiles, int tile_end, int dim, Pair* keys) {
-  for (int tile = 0; tile < tile_end; ++tile) {
-    for (int d = 0; d < dim; d += 2 * kLanes) {
+void PairKeys(const Bf16* const* tiles, ptrdiff_t tile_end, ptrdiff_t dim, Pair* keys) {
+  for (ptrdiff_t tile = 0; tile < tile_end; ++tile) {
+    for (ptrdiff_t d = 0; d < dim; d += kPairedLanes) {
       Vec square[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
+      for (ptrdiff_t i = 0; i < kLanes; ++i) {
         __builtin_memcpy(&square[i], tiles[tile] + i * dim + d, sizeof(Vec));
       }
       Transpose(square);
       Pair* const out = keys + d / 2 * kKeyBlock + tile * kKeyTile;
-      for (int i = 0; i < kLanes; ++i) {
+      for (ptrdiff_t i = 0; i < kLanes; ++i) {
         __builtin_memcpy(out + i * kKeyBlock, &square[i], sizeof(Vec));
       }
     }
@@ -76,11 +78,12 @@ void PairKeys(const Bf16* const* tiles, int tile_end, int dim, Pair* keys) {
 
 // Keys [0, key_end); behind an odd last one zeros, since its weight 0 times whatever is in memory
 // could be NaN.
-void PairValues(const Bf16* const* tiles, int key_end, int row, int dim, Pair* values) {
-  for (int k = 0; k < key_end; k += 2) {
+void PairValues(const Bf16* const* tiles, ptrdiff_t key_end, ptrdiff_t row, ptrdiff_t dim,
+                Pair* values) {
+  for (ptrdiff_t k = 0; k < key_end; k += 2) {
     const Bf16* const first = tiles[k / kKeyTile] + (k % kKeyTile) * row;
     Pair* const out = values + k / 2 * dim;
-    for (int d = 0; d < dim; d += kLanes) {
+    for (ptrdiff_t d = 0; d < dim; d += kLanes) {
       UnsignedVec pairs = (UnsignedVec)Load(first + d) >> 16;
       if (k + 1 < key_end) pairs |= (UnsignedVec)Load(first + row + d);
       __builtin_memcpy(out + d, &pairs, sizeof(pairs));
@@ -90,46 +93,46 @@ void PairValues(const Bf16* const* tiles, int key_end, int row, int dim, Pair* v
 
 // scores[r][key] = query_r . key; the rows' queries are `dim / 2` pairs apart.
 template <int kRows>
-inline void PairedScores(const Pair* queries, const Pair* keys, int dim, float* scores) {
+inline void PairedScores(const Pair* queries, const Pair* keys, ptrdiff_t dim, float* scores) {
   Vec sum[kRows][kWide] = {};
-  for (int d = 0; d < dim / 2; ++d) {
+  for (ptrdiff_t d = 0; d < dim / 2; ++d) {
     Vec key[kWide];
-    for (int v = 0; v < kWide; ++v) key[v] = LoadPairs(keys + d * kKeyBlock + v * kLanes);
-    for (int r = 0; r < kRows; ++r) {
+    for (ptrdiff_t v = 0; v < kWide; ++v) key[v] = LoadPairs(keys + d * kKeyBlock + v * kLanes);
+    for (ptrdiff_t r = 0; r < kRows; ++r) {
       const Pair query = queries[r * (dim / 2) + d];
-      for (int v = 0; v < kWide; ++v) sum[r][v] = AddPair(sum[r][v], query, key[v]);
+      for (ptrdiff_t v = 0; v < kWide; ++v) sum[r][v] = AddPair(sum[r][v], query, key[v]);
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kWide; ++v) Store(scores + r * kKeyBlock + v * kLanes, sum[r][v]);
+  for (ptrdiff_t r = 0; r < kRows; ++r) {
+    for (ptrdiff_t v = 0; v < kWide; ++v) Store(scores + r * kKeyBlock + v * kLanes, sum[r][v]);
   }
 }
 
 // accumulator_r[0, kVecs * kLanes) += weights_r . values, pair by pair.
 template <int kRows, int kVecs>
-inline void WeighPairs(const Pair* weights, const Pair* values, int key_end, int dim,
+inline void WeighPairs(const Pair* weights, const Pair* values, ptrdiff_t key_end, ptrdiff_t dim,
                        float* accumulator) {
   Vec sum[kRows][kVecs];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVecs; ++v) sum[r][v] = Load(accumulator + r * dim + v * kLanes);
+  for (ptrdiff_t r = 0; r < kRows; ++r) {
+    for (ptrdiff_t v = 0; v < kVecs; ++v) sum[r][v] = Load(accumulator + r * dim + v * kLanes);
   }
-  for (int k = 0; k < (key_end + 1) / 2; ++k) {
+  for (ptrdiff_t k = 0; k < (key_end + 1) / 2; ++k) {
     Vec column[kVecs];
-    for (int v = 0; v < kVecs; ++v) column[v] = LoadPairs(values + k * dim + v * kLanes);
-    for (int r = 0; r < kRows; ++r) {
+    for (ptrdiff_t v = 0; v < kVecs; ++v) column[v] = LoadPairs(values + k * dim + v * kLanes);
+    for (ptrdiff_t r = 0; r < kRows; ++r) {
       const Pair weight = weights[r * (kKeyBlock / 2) + k];
-      for (int v = 0; v < kVecs; ++v) sum[r][v] = AddPair(sum[r][v], weight, column[v]);
+      for (ptrdiff_t v = 0; v < kVecs; ++v) sum[r][v] = AddPair(sum[r][v], weight, column[v]);
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVecs; ++v) Store(accumulator + r * dim + v * kLanes, sum[r][v]);
+  for (ptrdiff_t r = 0; r < kRows; ++r) {
+    for (ptrdiff_t v = 0; v < kVecs; ++v) Store(accumulator + r * dim + v * kLanes, sum[r][v]);
   }
 }
 
 // One block of keys for exactly `count` rows, 1 <= count <= kRows.
 template <int kRows>
 inline void AttendPairedRows(int count, RowState* rows, const Pair* queries,
-                             const AttentionArgs<Bf16>& args, int block_begin, int key_end,
+                             const AttentionArgs<Bf16>& args, int block_begin, ptrdiff_t key_end,
                              const PairedBlock& block, float* accumulator) {
   if constexpr (kRows > 1) {
     if (count < kRows) {
@@ -137,17 +140,17 @@ inline void AttendPairedRows(int count, RowState* rows, const Pair* queries,
                                          accumulator);
     }
   }
-  const int dim = ValueDim(args);
+  const ptrdiff_t dim = ValueDim(args);
   float scores[kRows * kKeyBlock];
   Pair weights[kRows * kKeyBlock / 2];
   PairedScores<kRows>(queries, block.keys, args.head_dim, scores);
-  for (int r = 0; r < kRows; ++r) {
-    SoftmaxBlock(rows[r], block_begin, args.scale * kLog2E, dim, scores + r * kKeyBlock,
+  for (ptrdiff_t r = 0; r < kRows; ++r) {
+    SoftmaxBlock(rows[r], block_begin, args.scale * kLog2E, ValueDim(args), scores + r * kKeyBlock,
                  accumulator + r * dim);
   }
   RoundToPairs(scores, kRows * kKeyBlock, weights);
-  int d = 0;
-  for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
+  ptrdiff_t d = 0;
+  for (; d + kWideLanes <= dim; d += kWideLanes) {
     WeighPairs<kRows, kWide>(weights, block.values + d, key_end, dim, accumulator + d);
   }
   for (; d < dim; d += kLanes) {
@@ -157,13 +160,15 @@ inline void AttendPairedRows(int count, RowState* rows, const Pair* queries,
 
 // Processes all keys for up to kQueryRows rows.
 void AttendPairedQueryRows(RowState* rows, int count, const AttentionArgs<Bf16>& args) {
-  const int dim = ValueDim(args);
-  const int pairs = args.head_dim / 2;
+  const ptrdiff_t dim = ValueDim(args);
+  const ptrdiff_t pairs = args.head_dim / 2;
   float accumulator[kQueryRows * kMaxHeadDim];
   Pair queries[kQueryRows * kMaxHeadDim / 2];
   PairedBlock paired;
-  for (int i = 0; i < count * dim; ++i) accumulator[i] = 0;
-  for (int r = 0; r < count; ++r) RoundToPairs(rows[r].query, args.head_dim, queries + r * pairs);
+  for (ptrdiff_t i = 0; i < count * dim; ++i) accumulator[i] = 0;
+  for (ptrdiff_t r = 0; r < count; ++r) {
+    RoundToPairs(rows[r].query, args.head_dim, queries + r * pairs);
+  }
   const int positions = rows[count - 1].positions;
   for (int block = rows[0].first / kKeyBlock * kKeyBlock; block < positions; block += kKeyBlock) {
     const int key_end = Min(positions - block, kKeyBlock);
@@ -173,11 +178,12 @@ void AttendPairedQueryRows(RowState* rows, int count, const AttentionArgs<Bf16>&
     for (int r = 0; r < count; r += kRowTile) {
       const int tall = Min(count - r, kRowTile);
       if (rows[r + tall - 1].positions <= block || rows[r].first >= block + kKeyBlock) continue;
-      AttendPairedRows<kRowTile>(tall, rows + r, queries + r * pairs, args, block, key_end, paired,
-                                 accumulator + r * dim);
+      const ptrdiff_t place = r;
+      AttendPairedRows<kRowTile>(tall, rows + r, queries + place * pairs, args, block, key_end,
+                                 paired, accumulator + place * dim);
     }
   }
-  FinishRows(rows, count, dim, accumulator);
+  FinishRows(rows, count, ValueDim(args), accumulator);
 }
 
 }  // namespace

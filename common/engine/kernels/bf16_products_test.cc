@@ -212,7 +212,7 @@ TEST_F(Bf16ProductsTest, Fp8ProductsAreThoseOfTheDefinitionInEveryBatch) {
     for (const auto& [outputs, inputs] : kFp8Shapes) {
       for (const int offset : {0, 34}) {
         const Fp8Matrix matrix(outputs, inputs, offset);
-        const auto x = Rounded(RandomFloats(static_cast<size_t>(kRows * inputs), 7));
+        const auto x = Rounded(RandomFloats(At(kRows, inputs, 0), 7));
         const std::vector<float> wide_x = Wide(x);
         const int panels = (outputs + kPairPanel - 1) / kPairPanel;
         const auto stride = static_cast<size_t>(outputs);
@@ -253,7 +253,7 @@ struct Sequence {
 
   // Positions from `positions` on were never written.
   Sequence(int positions, int dim, uint64_t seed) {
-    const auto tile = static_cast<size_t>(kKeyTile * dim);
+    const auto tile = At(kKeyTile, dim, 0);
     const auto tiles = static_cast<size_t>((positions + kKeyTile - 1) / kKeyTile);
     rows = Rounded(RandomFloats(2 * tiles * tile, seed));
     for (size_t i = 0; i < tiles; ++i) {
@@ -281,12 +281,12 @@ std::vector<float> Attend(void (*attention)(const AttentionArgs<Bf16>&), const S
                           const AttentionShape& shape, const std::vector<float>& query, int begin,
                           int end) {
   const int values = shape.value_dim > 0 ? shape.value_dim : shape.dim;
-  std::vector<float> output(static_cast<size_t>((end - begin) * shape.heads * values));
+  std::vector<float> output(At((end - begin) * shape.heads, values, 0));
   AttentionArgs<Bf16> args;
-  args.query = query.data() + static_cast<size_t>(begin * shape.heads * shape.dim);
+  args.query = query.data() + At(begin * shape.heads, shape.dim, 0);
   args.output = output.data();
-  args.query_stride = static_cast<size_t>(shape.heads * shape.dim);
-  args.output_stride = static_cast<size_t>(shape.heads * values);
+  args.query_stride = At(shape.heads, shape.dim, 0);
+  args.output_stride = At(shape.heads, values, 0);
   args.tokens = end - begin;
   args.heads = shape.heads;
   args.head_dim = shape.dim;
@@ -309,8 +309,7 @@ TEST_F(Bf16ProductsTest, AttentionIsNearThatInFloat32) {
     if (products->attention == nullptr) continue;
     for (const AttentionShape& shape : kShapes) {
       const Sequence sequence(kPositions, shape.dim, 3);
-      const auto query =
-          RandomFloats(static_cast<size_t>(kPositions * shape.heads * shape.dim), 11);
+      const auto query = RandomFloats(At(kPositions * shape.heads, shape.dim, 0), 11);
       const auto near = Attend(products->attention, sequence, shape, query, 0, kPositions);
       const auto exact =
           Attend(FindKernels("")->attention_bf16, sequence, shape, query, 0, kPositions);
@@ -326,8 +325,7 @@ TEST_F(Bf16ProductsTest, AttentionDependsOnTheTokensAlone) {
   for (const Bf16Products* products : AvailableBf16Products()) {
     if (products->attention == nullptr) continue;
     for (const AttentionShape& shape : kShapes) {
-      const auto query =
-          RandomFloats(static_cast<size_t>(kPositions * shape.heads * shape.dim), 11);
+      const auto query = RandomFloats(At(kPositions * shape.heads, shape.dim, 0), 11);
       const Sequence sequence(kPositions, shape.dim, 3);
       const auto expected = Attend(products->attention, sequence, shape, query, 0, kPositions);
       std::vector<float> cut;
