@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/random.h"
@@ -12,26 +13,25 @@ PageTree::PageTree(int page_size) : page_size_(static_cast<size_t>(page_size)) {
   BATON_CHECK(page_size > 0) << "page_size " << page_size;
 }
 
-// Distinguishes; it need not be unforgeable, since tokens are compared.
-uint64_t PageTree::KeyOf(const std::string& salt, Node parent,
-                         std::span<const int32_t> tokens) const {
-  uint64_t key = Mix64(parent + 1);
+PageTree::Node PageTree::NodeOf(const std::string& salt, Node parent,
+                                std::span<const int32_t> tokens) {
+  Node node = Mix64(parent + 1);
   if (parent == 0) {
-    for (const char byte : salt) key = Mix64(key ^ static_cast<unsigned char>(byte));
+    for (const char byte : salt) node = Mix64(node ^ static_cast<unsigned char>(byte));
   }
-  for (const int32_t token : tokens) key = Mix64(key ^ static_cast<uint32_t>(token));
-  return key;
+  for (const int32_t token : tokens) node = Mix64(node ^ static_cast<uint32_t>(token));
+  return std::max(node, Node{1});
 }
 
 PageTree::Node PageTree::Child(const std::string& salt, Node parent,
                                std::span<const int32_t> tokens) const {
-  const auto found = by_key_.find(KeyOf(salt, parent, tokens));
-  if (found == by_key_.end()) return 0;
-  const Entry& entry = nodes_.at(found->second);
+  const auto found = nodes_.find(NodeOf(salt, parent, tokens));
+  if (found == nodes_.end()) return 0;
+  const Entry& entry = found->second;
   const bool same =
       entry.parent == parent && (parent != 0 || entry.salt == salt) &&
       std::equal(tokens.begin(), tokens.end(), entry.tokens.begin(), entry.tokens.end());
-  return same ? found->second : 0;
+  return same ? found->first : 0;
 }
 
 PageTree::Match PageTree::Find(const std::string& salt, std::span<const int32_t> tokens,
@@ -101,22 +101,20 @@ void PageTree::Extend(const std::string& salt, std::span<const int32_t> tokens,
 PageTree::Node PageTree::Insert(const std::string& salt, Node parent,
                                 std::span<const int32_t> tokens, int page) {
   BATON_CHECK(tokens.size() == page_size_) << tokens.size() << " tokens in a page";
-  const uint64_t key = KeyOf(salt, parent, tokens);
-  if (by_key_.contains(key)) return 0;
+  const Node node = NodeOf(salt, parent, tokens);
+  const auto [place, inserted] = nodes_.try_emplace(node);
+  if (!inserted) return 0;
   if (parent != 0) {
     Entry& above = nodes_.at(parent);
     if (above.pins == 0 && above.children == 0) leaves_.erase({above.used, parent});
     ++above.children;
   }
-  const Node node = ++last_node_;
-  Entry& entry = nodes_[node];
+  Entry& entry = place->second;
   entry.parent = parent;
-  entry.key = key;
   if (parent == 0) entry.salt = salt;
   entry.tokens.assign(tokens.begin(), tokens.end());
   entry.page = page;
   entry.used = ++clock_;
-  by_key_.emplace(key, node);
   leaves_.emplace(entry.used, node);
   ++evictable_;
   return node;
@@ -126,7 +124,6 @@ void PageTree::Remove(Node node) {
   const auto found = nodes_.find(node);
   const Entry entry = std::move(found->second);
   nodes_.erase(found);
-  by_key_.erase(entry.key);
   leaves_.erase({entry.used, node});
   --evictable_;
   if (entry.parent == 0) return;
@@ -163,8 +160,8 @@ int PageTree::EvictablePagesOf(Node node) const {
 }
 
 absl::Status PageTree::CheckInvariants() const {
-  std::unordered_map<Node, int> children;
-  std::unordered_map<Node, int> pins;
+  absl::flat_hash_map<Node, int> children;
+  absl::flat_hash_map<Node, int> pins;
   size_t leaves = 0;
   int evictable = 0;
   for (const auto& [node, entry] : nodes_) {
@@ -187,9 +184,7 @@ absl::Status PageTree::CheckInvariants() const {
                                               " pins of ", entry.holds + pins[node]));
     }
   }
-  if (leaves == leaves_.size() && evictable == evictable_ && by_key_.size() == nodes_.size()) {
-    return absl::OkStatus();
-  }
+  if (leaves == leaves_.size() && evictable == evictable_) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(leaves, " leaves of ", leaves_.size(), ", ", evictable,
                                           " evictable pages of ", evictable_));
 }

@@ -19,10 +19,10 @@
 #include <set>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 
 namespace baton {
@@ -30,7 +30,8 @@ namespace baton {
 // Not thread-safe: only the core that owns it calls it. Costs are per page of the prefix.
 class PageTree {
  public:
-  using Node = uint64_t;  // Never used again; 0 is none.
+  // Follows from the prefix that it ends. 0 is none.
+  using Node = uint64_t;
 
   explicit PageTree(int page_size);  // > 0
 
@@ -83,7 +84,6 @@ class PageTree {
  private:
   struct Entry {
     Node parent = 0;
-    uint64_t key = 0;  // By parent and tokens.
     std::string salt;  // Only of nodes without a parent.
     std::vector<int32_t> tokens;
     int page = 0;
@@ -93,16 +93,15 @@ class PageTree {
     uint64_t used = 0;
   };
 
-  uint64_t KeyOf(const std::string& salt, Node parent, std::span<const int32_t> tokens) const;
+  // Distinguishes; it need not be unforgeable, since tokens are compared.
+  static Node NodeOf(const std::string& salt, Node parent, std::span<const int32_t> tokens);
   Node Child(const std::string& salt, Node parent, std::span<const int32_t> tokens) const;
   void AddPins(Node node, Node until, int change);  // Up to `until`, which gets none.
   void Remove(Node node);
 
   const size_t page_size_;
-  std::unordered_map<Node, Entry> nodes_;
-  std::unordered_map<uint64_t, Node> by_key_;
+  absl::flat_hash_map<Node, Entry> nodes_;
   std::set<std::pair<uint64_t, Node>> leaves_;  // Unpinned, by when they were used.
-  Node last_node_ = 0;
   uint64_t clock_ = 0;
   int evictable_ = 0;  // Nodes without pins.
 };

@@ -5,6 +5,9 @@ Prints one flat JSON object; ratios are of one run.
   the same without them, with --target-itl-ms; itl_p99_wait with --decode-max-wait-ms, itl_p99_unbounded without both.
 - itl_ttft_cost, wait_ttft_cost: the mean TTFT of those prompts, bounded by one of the two, over unbounded.
 - prefix_ttft_*: TTFT of a prompt of 4,096 tokens of which 3,840 are cached, over one of which none is.
+- decode_cached_bytes: KV bytes that decode is sent of such a prompt, over those of the pages that it lacks.
+- decode_pp_slots: tokens a second of 16 streams in a chain of two timed stages, over what one slot would give.
+- token_added_us: what a token of one stream takes there beyond both stages' steps: its way to the last stage and back.
 - retraction_same: whether 200 texts of which a third fit the pool together, with pages for 16 new tokens each at first,
   are those of a pool that has room; retraction_throughput: their rate over that pool's; retractions: their number.
 - serve_vs_split_*: requests and tokens a second of one colocated chain with two threads, over a cluster of a prefill
@@ -30,7 +33,9 @@ from client import Client  # noqa: E402
 
 MODEL = ROOT / "models" / "austen"
 STREAMS, STREAM_TOKENS, LONG, ARRIVALS = 8, 600, 10_000, 4
-TARGET_ITL_MS, MAX_WAIT_MS = 20, 20
+TARGET_ITL_MS, MAX_WAIT_MS, GUARD_PAGE = 10, 10, 16
+PAGE, KV_TOKEN_BYTES = 64, 6 * 2 * 2 * 64 * 2  # austen's layers, keys and values, heads, dimensions, bytes.
+SLOT_STREAMS, SLOT_TOKENS, SLOT_ROW_US = 16, 150, 1000  # A row in each of the two stages.
 PREFIX, PROMPT, ROUNDS = 3_840, 4_096, 9
 LOAD = [(random.Random(i).choice((100, 800, 2_000)), random.Random(1_000 + i).choice((16, 64, 160))) for i in range(60)]
 
@@ -91,7 +96,7 @@ def p99(values):
 def measure_guard(flat):
     for name, flags in (("unbounded", []), ("guard", ["--target-itl-ms", TARGET_ITL_MS]),
                         ("wait", ["--decode-max-wait-ms", MAX_WAIT_MS])):
-        with serving(True, "--disable-radix-cache", *flags) as client:
+        with serving(True, "--disable-radix-cache", "--page-size", GUARD_PAGE, *flags) as client:
             under_prompts(client, 1, 2)  # Costs are learned.
             quiet, _ = under_prompts(client, 1_000, 0)
             loaded, ttfts = under_prompts(client, 2_000, ARRIVALS)
@@ -104,7 +109,13 @@ def measure_guard(flat):
     flat["target_itl_ms"], flat["decode_max_wait_ms"] = TARGET_ITL_MS, MAX_WAIT_MS
 
 
+def received(cluster):
+    """KV bytes that decode has been sent."""
+    return cluster.metric("decode-0", "baton_kv_transfer_bytes_total")
+
+
 def measure_prefix(flat):
+    bytes_sent = []
     for name, colocated in (("colocated", True), ("apart", False)):
         ratios = []
         with serving(colocated) as client:
@@ -112,10 +123,46 @@ def measure_prefix(flat):
             for turn in range(ROUNDS):
                 cold = checked(client.greedy(tokens(PROMPT, turn), 1)).finished
                 prompt = tokens(PROMPT, turn)[:PREFIX] + tokens(PROMPT - PREFIX, 50 + turn)
+                before = None if colocated else received(client.cluster)
                 warm = checked(client.greedy(prompt, 1)).finished
+                if not colocated:
+                    bytes_sent.append(received(client.cluster) - before)
                 assert (cold.usage.cached_tokens, warm.usage.cached_tokens) == (0, PREFIX), (cold.usage, warm.usage)
                 ratios.append(warm.timing.ttft_us / cold.timing.ttft_us)
         spread(flat, f"prefix_ttft_{name}", ratios)
+    lacking = (PROMPT - PREFIX + PAGE - 1) // PAGE * PAGE * KV_TOKEN_BYTES
+    flat["decode_cached_bytes"] = round(max(bytes_sent) / lacking, 3)
+
+
+def stage_profile(path):
+    """A step takes SLOT_ROW_US for each row in each of two stages, whatever it reads."""
+    row = 2 * SLOT_ROW_US
+    path.write_text(json.dumps({
+        "name": "rows", "prefill": {"token_us": 1}, "decode": {"overhead_us": 0, "sequence_us": row},
+        "model": {"layers": 2, "hidden_size": 256, "kv_heads": 1, "head_dim": 64, "context_tokens": 4096,
+                  "dtype": "bfloat16", "kv_dtype": "bfloat16"}}), encoding="utf-8")
+
+
+def measure_slots(flat):
+    with tempfile.TemporaryDirectory() as directory:
+        profile = pathlib.Path(directory) / "profile.json"
+        stage_profile(profile)
+        timed = ["--timed-profile", profile]
+        flags = ["--executor", "timed", *timed, "--kv-cache-tokens", 1 << 16, "--memory-check", "off"]
+        with clusters.Cluster(str(MODEL), directory, stages=2, chains=0, decodes=0, colocated=1, router_flags=timed,
+                              flags=flags) as one, Client(one.target) as client:
+            def stream(number):
+                return checked(client.greedy(tokens(16, number), SLOT_TOKENS))
+            stream(0)
+            with concurrent.futures.ThreadPoolExecutor(SLOT_STREAMS) as pool:
+                begun = time.monotonic()
+                list(pool.map(stream, range(SLOT_STREAMS)))
+                seconds = time.monotonic() - begun
+            gaps = sorted(gaps_ms(client, 1))
+    # With one slot the stages take turns: all rows of a token pass both.
+    flat["decode_pp_slots"] = round(SLOT_STREAMS * SLOT_TOKENS * 2 * SLOT_ROW_US / 1e6 / seconds, 3)
+    middle = gaps[len(gaps) // 4:-len(gaps) // 4]
+    spread(flat, "token_added_us", [1e3 * gap - 2 * SLOT_ROW_US for gap in middle])
 
 
 def throughput(client):
@@ -173,6 +220,7 @@ def measure_retraction(flat):
 def main():
     flat = {"streams": STREAMS, "long_prompt_tokens": LONG}
     measure_prefix(flat)
+    measure_slots(flat)
     measure_retraction(flat)
     measure_guard(flat)
     measure_load(flat)

@@ -1,9 +1,11 @@
 // What the cores around one decode step cost: the planner with its stage, of requests that a
-// colocated chain has read, and of those whose prompt others have read, as in a decode service. No
-// executor, no thread and no network: a step's tokens are there at once.
+// colocated chain has read, and of those whose prompt others have read, as in a decode service. And
+// what a request costs them beside a prefix cache of 100,000 pages, over an empty one (tree_cost).
+// No executor, no thread and no network: a step's tokens are there at once.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
+#include "common/base/random.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/stage.h"
 
@@ -42,24 +45,15 @@ prefill::PlannerLimits LimitsOf(int batch, bool granted) {
   return limits;
 }
 
-class PlannedSteps {
+// A planner and its one stage.
+class OneStage {
  public:
-  PlannedSteps(int batch, bool granted)
-      : planner_(LimitsOf(batch, granted)),
-        stage_({.stages = 1, .page_size = kPageSize, .plan_limit = 8}) {
-    Tell(prefill::EpochBegan{1});
+  OneStage(const prefill::PlannerLimits& limits, int page_count)
+      : planner_(limits), stage_({.stages = 1, .page_size = kPageSize, .plan_limit = 8}) {
+    Tell(prefill::StageEvent(prefill::EpochBegan{1}));
     prefill::ChainUp up{.epoch = 1, .stages = 1};
-    up.page_count = batch * (kContextTokens / kPageSize + 1);
+    up.page_count = page_count;
     Tell(up);
-    for (int i = 1; i <= batch; ++i) {
-      prefill::StartRequested start;
-      start.attempt_id = static_cast<uint64_t>(i);
-      start.prompt_tokens = kPromptTokens;
-      start.stop.max_tokens = kNewTokens;
-      if (granted) start.writers = {{{"prefill-0", 2}, {0, 2}}};
-      Tell(start);
-    }
-    while (widest_ < static_cast<size_t>(batch)) Step();
   }
 
   // Computes what was submitted; more than one plan where prompts are under way.
@@ -72,10 +66,14 @@ class PlannedSteps {
     for (const prefill::RunCompute::Item& item : run.items) {
       if (item.item.draws) finished.drawn.emplace_back(SampledToken{kToken, 0, {}});
     }
-    Tell(finished);
+    Tell(prefill::StageEvent(finished));
   }
 
- private:
+  // Of the last plan.
+  size_t rows() const { return widest_; }
+  bool under_way() const { return !submitted_.empty(); }
+  prefill::PlannerLoad load() const { return planner_.load(); }
+
   void Tell(const prefill::PlannerEvent& event) {
     std::vector<prefill::PlannerAction> actions;
     planner_.Handle(event, ++now_us_, actions);
@@ -92,6 +90,8 @@ class PlannedSteps {
       }
     }
   }
+
+ private:
   void Tell(const prefill::StageEvent& event) {
     std::vector<prefill::StageAction> actions;
     stage_.Handle(event, ++now_us_, actions);
@@ -101,6 +101,9 @@ class PlannedSteps {
       } else if (auto* report = std::get_if<prefill::ReportPlanDone>(&action)) {
         Tell(prefill::PlannerEvent(
             prefill::StagePlanDone{0, report->epoch, std::move(report->done)}));
+      } else if (auto* closed = std::get_if<prefill::ReportRequestClosed>(&action)) {
+        Tell(prefill::PlannerEvent(
+            prefill::StageRequestClosed{0, closed->epoch, std::move(closed->closed)}));
       }
     }
   }
@@ -112,10 +115,24 @@ class PlannedSteps {
   int64_t now_us_ = 0;
 };
 
+// Until all of them decode.
+void StartDecoding(int batch, bool granted, OneStage& steps) {
+  for (int i = 1; i <= batch; ++i) {
+    prefill::StartRequested start;
+    start.attempt_id = static_cast<uint64_t>(i);
+    start.prompt_tokens = kPromptTokens;
+    start.stop.max_tokens = kNewTokens;
+    if (granted) start.writers = {{{"prefill-0", 2}, {0, 2}}};
+    steps.Tell(start);
+  }
+  while (steps.rows() < static_cast<size_t>(batch)) steps.Step();
+}
+
 std::vector<double> MicrosPerStep(int batch, bool granted) {
   std::vector<double> rounds;
   for (int round = 0; round < kRounds; ++round) {
-    PlannedSteps steps(batch, granted);
+    OneStage steps(LimitsOf(batch, granted), batch * (kContextTokens / kPageSize + 1));
+    StartDecoding(batch, granted, steps);
     const auto begun = std::chrono::steady_clock::now();
     for (int i = 0; i < kSteps; ++i) steps.Step();
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begun;
@@ -123,6 +140,57 @@ std::vector<double> MicrosPerStep(int batch, bool granted) {
   }
   std::sort(rounds.begin(), rounds.end());
   return rounds;
+}
+
+// Requests of one new token whose prompts begin differently, one after another.
+class CachedRequests {
+ public:
+  CachedRequests() : chain_(Limits(), 2 * kCachedPages), random_(7) {}
+
+  void Run() {
+    auto tokens = std::make_shared<std::vector<int32_t>>(kPromptTokens);
+    for (int32_t& token : *tokens) token = static_cast<int32_t>(random_.Below(100'000));
+    prefill::StartRequested start;
+    start.attempt_id = ++attempts_;
+    start.prompt_tokens = kPromptTokens;
+    start.stop.max_tokens = 1;
+    start.tokens = std::move(tokens);
+    const auto begun = std::chrono::steady_clock::now();
+    chain_.Tell(start);
+    while (chain_.under_way()) chain_.Step();
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begun;
+    last_us_ = took.count();
+  }
+  void Fill() {
+    while (chain_.load().cached_pages < kCachedPages) Run();
+  }
+  void Flush() { chain_.Tell(prefill::PlannerEvent(prefill::FlushCache{})); }
+  double last_us() const { return last_us_; }
+
+ private:
+  static constexpr int kCachedPages = 100'000;
+
+  static prefill::PlannerLimits Limits() {
+    prefill::PlannerLimits limits = LimitsOf(1, false);
+    limits.caches = true;
+    return limits;
+  }
+
+  OneStage chain_;
+  Random random_;
+  uint64_t attempts_ = 0;
+  double last_us_ = 0;
+};
+
+double MedianMicros(CachedRequests& requests, bool flushes) {
+  std::vector<double> micros;
+  for (int i = 0; i < 201; ++i) {
+    if (flushes) requests.Flush();
+    requests.Run();
+    micros.push_back(requests.last_us());
+  }
+  std::sort(micros.begin(), micros.end());
+  return micros[micros.size() / 2];
 }
 
 void Main() {
@@ -138,6 +206,12 @@ void Main() {
       tell("least_us_" + suffix, micros.front());
     }
   }
+  CachedRequests requests;
+  requests.Fill();
+  const double full_us = MedianMicros(requests, /*flushes=*/false);
+  const double empty_us = MedianMicros(requests, /*flushes=*/true);
+  tell("request_us_cached_100000", full_us);
+  tell("tree_cost", full_us / empty_us);
   std::printf("{%s}\n", absl::StrJoin(figures, ", ").c_str());
 }
 
