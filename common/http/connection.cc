@@ -62,11 +62,6 @@ Connection::Connection(Tcp::socket socket, ServerContext& context, uint64_t id, 
       silence_(socket_.get_executor()),
       reader_(context.options.max_request_bytes) {}
 
-void Connection::OnStrand(std::function<void()> run) {
-  asio::dispatch(socket_.get_executor(),
-                 [self = shared_from_this(), run = std::move(run)] { run(); });
-}
-
 void Connection::Start() {
   OnStrand([this] {
     ErrorCode error;

@@ -7,6 +7,7 @@
 #define COMMON_HTTP_CONNECTION_H_
 
 #include <atomic>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstddef>
@@ -48,6 +49,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void RespondOrEnd(uint64_t number, HttpResponse response, std::vector<HttpEvent> events);
   void OnDisconnect(uint64_t number, std::function<void()> gone);
   void Abandon(uint64_t number);  // No answer will come.
+  void Run(std::function<void()> task) { OnStrand(std::move(task)); }
 
  private:
   using ErrorCode = boost::system::error_code;
@@ -62,8 +64,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
   };
   enum class Answer { kNone, kEvents, kComplete };  // What has been queued of it.
 
-  void OnStrand(std::function<void()> run);
-  void OnExchange(uint64_t number, std::function<void()> run);
+  // At once if the caller is on the strand.
+  template <typename Task>
+  void OnStrand(Task task) {
+    boost::asio::dispatch(socket_.get_executor(), [self = shared_from_this(),
+                                                   task = std::move(task)]() mutable { task(); });
+  }
+  template <typename Task>
+  void OnExchange(uint64_t number, Task task) {
+    OnStrand([this, number, task = std::move(task)]() mutable {
+      if (number == number_ && phase_ == Phase::kServing) task();
+    });
+  }
 
   // connection.cc: what the client sends.
   void WaitForBytes();
@@ -161,6 +173,7 @@ class Exchange : public HttpExchange {
   void OnDisconnect(std::function<void()> gone) override {
     connection_->OnDisconnect(number_, std::move(gone));
   }
+  void Run(std::function<void()> task) override { connection_->Run(std::move(task)); }
 
   // The client left while the request waited for a worker: it need not be handled.
   bool gone() const { return gone_.load(std::memory_order_relaxed); }

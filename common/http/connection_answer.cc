@@ -23,12 +23,6 @@ constexpr auto kProbeInterval = std::chrono::seconds(5);
 
 // ---- The exchange's calls ----
 
-void Connection::OnExchange(uint64_t number, std::function<void()> run) {
-  OnStrand([this, number, run = std::move(run)] {
-    if (number == number_ && phase_ == Phase::kServing) run();
-  });
-}
-
 void Connection::Respond(uint64_t number, HttpResponse response) {
   OnExchange(number, [this, response = std::move(response)] { RespondNow(response); });
 }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <string>
+#include <thread>
 
 #include "common/http/testing/raw_client.h"
 #include "common/http/testing/test_server.h"
@@ -53,6 +54,26 @@ TEST_F(EventStreamTest, AnEventMayHaveAName) {
   held.exchange->SendEvent({"said", "one"});
   EXPECT_EQ(client_.ReadUntil("\n\n\r\n"), "17\r\nevent: said\ndata: one\n\n\r\n");
   held.exchange->EndEvents();
+}
+
+TEST_F(EventStreamTest, ATaskRunsInTheOrderOfTheAnswer) {
+  const HeldRequest held = Ask(kNotInThisTest);
+  const std::thread::id caller = std::this_thread::get_id();
+  held.exchange->BeginEvents();
+  held.exchange->SendEvent("one");
+  held.exchange->Run([exchange = held.exchange, caller] {
+    EXPECT_NE(std::this_thread::get_id(), caller);
+    exchange->SendEvent("two");  // At once: what comes later stands behind it.
+    exchange->SendEvent("three");
+  });
+  held.exchange->SendEvent("four");
+  held.exchange->EndEvents();
+  const std::string events = client_.ReadUntil("0\r\n\r\n");
+  size_t at = 0;
+  for (const char* event : {"one", "two", "three", "four"}) {
+    at = events.find(event, at);
+    EXPECT_NE(at, std::string::npos) << event;
+  }
 }
 
 TEST_F(EventStreamTest, AnErrorThatComesSoonHasAStatus) {

@@ -79,6 +79,10 @@ class HttpExchange {
   virtual void AbortEvents() = 0;
   // Calls `gone` once if the client leaves before the answer is complete; at once if it has left.
   virtual void OnDisconnect(std::function<void()> gone) = 0;
+  // Runs `task` where the answer is written: one at a time, in the order of all these calls,
+  // perhaps before this returns; never if the server ends first. What makes an answer's bytes
+  // belongs here, on a thread of this client's connection.
+  virtual void Run(std::function<void()> task) = 0;
 };
 
 // A request with a body is handled on one of the server's worker threads, where parsing and

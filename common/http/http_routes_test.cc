@@ -15,6 +15,7 @@ class Recorder : public HttpExchange {
   void RespondOrEnd(HttpResponse, std::vector<HttpEvent>) override {}
   void AbortEvents() override {}
   void OnDisconnect(std::function<void()>) override {}
+  void Run(std::function<void()>) override {}
 
   HttpResponse response;
 };

@@ -105,8 +105,8 @@ void AgentEndpoints::Start(const HttpRequest& request, const Exchange& exchange,
   tracing::ActiveSpan span = BeginSpan(gateway_, request, CallerOf(gateway_, request), calls);
   AnswerGroup::Start(
       gateway_, running_, id, std::move(calls),
-      MakeBlockWriter(gateway_, std::move(plan), std::move(renames), std::move(form)), *exchange,
-      std::move(span));
+      MakeBlockWriter(gateway_, std::move(plan), std::move(renames), std::move(form)), stream,
+      exchange, std::move(span));
   if (stream) exchange->ExpectEvents(event_times_);
 }
 

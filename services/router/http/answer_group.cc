@@ -23,37 +23,62 @@ std::vector<std::string> RunningAnswers::RequestsOf(const std::string& id) const
   return entry == answers_.end() ? std::vector<std::string>{id} : entry->second;
 }
 
+namespace {
+
+// Decode steps that the writer of a whole answer hears of together.
+constexpr size_t kWholeSteps = 32;
+
+}  // namespace
+
 // One call's share.
 class AnswerGroup::Sink : public ResponseSink {
  public:
-  Sink(std::shared_ptr<AnswerGroup> group, size_t call) : group_(std::move(group)), call_(call) {}
+  // Tells of `steps` tokens at a time.
+  Sink(std::shared_ptr<AnswerGroup> group, size_t call, size_t steps)
+      : group_(std::move(group)), call_(call), steps_(steps) {}
 
   void OnPromptProgress(PromptProgress progress) override {
-    group_->WriteUnlessEnded(
-        [&](AnswerWriter& writer) { writer.OnPromptProgress(call_, progress); });
+    group_->WriteUnlessEnded([call = call_, progress](AnswerGroup& group) {
+      group.writer_->OnPromptProgress(call, progress);
+    });
   }
   void OnPromptTokens(std::vector<TokenPiece> tokens) override {
     group_->WriteUnlessEnded(
-        [&](AnswerWriter& writer) { writer.OnPromptTokens(call_, std::move(tokens)); });
+        [call = call_, tokens = std::move(tokens)](AnswerGroup& group) mutable {
+          group.writer_->OnPromptTokens(call, std::move(tokens));
+        });
   }
   void OnTokens(TextPiece piece) override {
-    group_->WriteUnlessEnded(
-        [&](AnswerWriter& writer) { writer.OnTokens(call_, std::move(piece)); });
+    pieces_.push_back(std::move(piece));
+    if (pieces_.size() >= steps_) Flush();
   }
-  void OnFinished(Outcome outcome) override { group_->OnFinished(call_, std::move(outcome)); }
+  void OnFinished(Outcome outcome) override {
+    if (!pieces_.empty()) Flush();
+    group_->OnFinished(call_, std::move(outcome));
+  }
   void OnError(absl::Status status) override { group_->OnError(status); }
 
  private:
+  void Flush() {
+    group_->WriteUnlessEnded(
+        [call = call_, pieces = std::exchange(pieces_, {})](AnswerGroup& group) mutable {
+          for (TextPiece& piece : pieces) group.writer_->OnTokens(call, std::move(piece));
+        });
+  }
+
   const std::shared_ptr<AnswerGroup> group_;
   const size_t call_;
+  const size_t steps_;
+  std::vector<TextPiece> pieces_;  // From steps that are not told yet.
 };
 
 AnswerGroup::AnswerGroup(Gateway& gateway, std::shared_ptr<RunningAnswers> running, std::string id,
                          size_t calls, std::unique_ptr<AnswerWriter> writer,
-                         tracing::ActiveSpan span)
+                         std::shared_ptr<HttpExchange> exchange, tracing::ActiveSpan span)
     : gateway_(gateway),
       running_(std::move(running)),
       id_(std::move(id)),
+      exchange_(std::move(exchange)),
       writer_(std::move(writer)),
       unfinished_(calls),
       span_(std::move(span)) {}
@@ -64,26 +89,27 @@ AnswerGroup::~AnswerGroup() {
 
 void AnswerGroup::Start(Gateway& gateway, std::shared_ptr<RunningAnswers> running,
                         const std::string& id, std::vector<GenerateCall> calls,
-                        std::unique_ptr<AnswerWriter> writer, HttpExchange& exchange,
-                        tracing::ActiveSpan span) {
+                        std::unique_ptr<AnswerWriter> writer, bool stream,
+                        const std::shared_ptr<HttpExchange>& exchange, tracing::ActiveSpan span) {
   std::vector<std::string> ids;
   ids.reserve(calls.size());
   for (const GenerateCall& call : calls) ids.push_back(call.request_id);
   const bool added = running->Add(id, std::move(ids));
-  const std::shared_ptr<AnswerGroup> group(new AnswerGroup(gateway, std::move(running),
-                                                           added ? id : "", calls.size(),
-                                                           std::move(writer), std::move(span)));
-  group->Submit(std::move(calls));
-  // The sinks keep the group; the exchange, which the writer keeps, must not.
-  exchange.OnDisconnect([weak = std::weak_ptr<AnswerGroup>(group)] {
+  const std::shared_ptr<AnswerGroup> group(
+      new AnswerGroup(gateway, std::move(running), added ? id : "", calls.size(), std::move(writer),
+                      exchange, std::move(span)));
+  group->Submit(std::move(calls), stream);
+  // The sinks keep the group; the exchange, which it keeps, must not.
+  exchange->OnDisconnect([weak = std::weak_ptr<AnswerGroup>(group)] {
     if (const auto left = weak.lock()) left->Cancel();
   });
 }
 
-void AnswerGroup::Submit(std::vector<GenerateCall> calls) {
+void AnswerGroup::Submit(std::vector<GenerateCall> calls, bool stream) {
   for (size_t i = 0; i < calls.size() && !ended(); ++i) {
     const absl::StatusOr<Submitted> submitted =
-        gateway_.Submit(std::move(calls[i]), std::make_shared<Sink>(shared_from_this(), i));
+        gateway_.Submit(std::move(calls[i]),
+                        std::make_shared<Sink>(shared_from_this(), i, stream ? 1 : kWholeSteps));
     if (!submitted.ok()) return OnError(submitted.status());
     bool too_late = false;
     {
@@ -118,26 +144,26 @@ void AnswerGroup::Cancel() {
 }
 
 template <typename Write>
-void AnswerGroup::WriteUnlessEnded(const Write& write) {
-  MutexLock lock(&write_mutex_);
-  if (!ended()) write(*writer_);
+void AnswerGroup::WriteUnlessEnded(Write write) {
+  exchange_->Run([self = shared_from_this(), write = std::move(write)]() mutable {
+    if (!self->ended()) write(*self);
+  });
 }
 
 void AnswerGroup::OnFinished(size_t call, Outcome outcome) {
-  MutexLock lock(&write_mutex_);
-  if (ended()) return;
-  writer_->OnFinished(call, std::move(outcome));
-  if (--unfinished_ > 0 || !End(absl::OkStatus())) return;
-  writer_->OnAllFinished();
+  WriteUnlessEnded([call, outcome = std::move(outcome)](AnswerGroup& group) mutable {
+    group.writer_->OnFinished(call, std::move(outcome));
+    if (--group.unfinished_ > 0 || !group.End(absl::OkStatus())) return;
+    group.writer_->OnAllFinished();
+  });
 }
 
 void AnswerGroup::OnError(const absl::Status& status) {
-  {
-    MutexLock lock(&write_mutex_);
-    if (!End(status)) return;
-    writer_->OnError(status);
-  }
-  Cancel();
+  exchange_->Run([self = shared_from_this(), status] {
+    if (!self->End(status)) return;
+    self->writer_->OnError(status);
+    self->Cancel();
+  });
 }
 
 }  // namespace baton::router

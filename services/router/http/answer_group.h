@@ -19,8 +19,8 @@
 
 namespace baton::router {
 
-// Writes one answer. Calls are named by their index; one method at a time, and nothing after
-// OnAllFinished or OnError.
+// Writes one answer, in tasks of its exchange. Calls are named by their index; one method at a
+// time, and nothing after OnAllFinished or OnError.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
@@ -46,16 +46,18 @@ class RunningAnswers {
   std::map<std::string, std::vector<std::string>> answers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Lives as long as one of its calls does.
+// Lives as long as one of its calls does. The router's thread only passes on what its sinks hear:
+// JSON is made where the client's bytes are written.
 class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
  public:
   // Submits all of `calls`, which have request ids of their own; `id` names them together. A
-  // refusal is the writer's OnError. `span`, if it is one, is the calls' parent and ends with the
-  // group. `gateway` outlives all answers.
+  // refusal is the writer's OnError. With `stream` the writer hears of each token at once, else of
+  // several together. `span`, if it is one, is the calls' parent and ends with the group. `gateway`
+  // outlives all answers.
   static void Start(Gateway& gateway, std::shared_ptr<RunningAnswers> running,
                     const std::string& id, std::vector<GenerateCall> calls,
-                    std::unique_ptr<AnswerWriter> writer, HttpExchange& exchange,
-                    tracing::ActiveSpan span);
+                    std::unique_ptr<AnswerWriter> writer, bool stream,
+                    const std::shared_ptr<HttpExchange>& exchange, tracing::ActiveSpan span);
   ~AnswerGroup();
   AnswerGroup(const AnswerGroup&) = delete;
   AnswerGroup& operator=(const AnswerGroup&) = delete;
@@ -63,15 +65,17 @@ class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
  private:
   class Sink;
   AnswerGroup(Gateway& gateway, std::shared_ptr<RunningAnswers> running, std::string id,
-              size_t calls, std::unique_ptr<AnswerWriter> writer, tracing::ActiveSpan span);
+              size_t calls, std::unique_ptr<AnswerWriter> writer,
+              std::shared_ptr<HttpExchange> exchange, tracing::ActiveSpan span);
 
-  void Submit(std::vector<GenerateCall> calls);
+  void Submit(std::vector<GenerateCall> calls, bool stream);
   void Cancel();
   bool ended() const;
   // Ends the group; false if it has ended before.
   bool End(const absl::Status& status);
+  // Has `write(*this)` run where the writer writes, unless the group has ended by then.
   template <typename Write>
-  void WriteUnlessEnded(const Write& write);
+  void WriteUnlessEnded(Write write);
   void OnFinished(size_t call, Outcome outcome);
   void OnError(const absl::Status& status);
 
@@ -79,11 +83,11 @@ class AnswerGroup : public std::enable_shared_from_this<AnswerGroup> {
   const std::shared_ptr<RunningAnswers> running_;
   const std::string id_;  // Its id in `running_`; empty if another answer has it.
 
-  // Held while the writer writes: sinks are called on the router's thread, refusals come on the
-  // front's. Never taken by Cancel, which the exchange may call from within a write.
-  Mutex write_mutex_;
-  const std::unique_ptr<AnswerWriter> writer_ ABSL_PT_GUARDED_BY(write_mutex_);
-  size_t unfinished_ ABSL_GUARDED_BY(write_mutex_);
+  const std::shared_ptr<HttpExchange> exchange_;
+  // In tasks of the exchange: sinks are called on the router's thread, refusals come on the
+  // front's.
+  const std::unique_ptr<AnswerWriter> writer_;
+  size_t unfinished_;
 
   mutable Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

@@ -176,7 +176,7 @@ void OpenAiHandler::Complete(Endpoint endpoint, const HttpRequest& request,
   tracing::ActiveSpan span = BeginSpan(gateway_, request, caller, calls);
   auto writer = stream ? MakeStreamWriter(gateway_, *std::move(plan), exchange)
                        : MakeWholeWriter(gateway_, *std::move(plan), exchange);
-  AnswerGroup::Start(gateway_, running_, id, std::move(calls), std::move(writer), *exchange,
+  AnswerGroup::Start(gateway_, running_, id, std::move(calls), std::move(writer), stream, exchange,
                      std::move(span));
   if (stream) exchange->ExpectEvents(event_times_);
 }
@@ -195,7 +195,8 @@ void OpenAiHandler::Generate(const HttpRequest& request, const Exchange& exchang
   const std::string id = plan->id;
   const bool stream = plan->stream;
   AnswerGroup::Start(gateway_, running_, id, std::move(calls),
-                     MakeGenerateWriter(*std::move(plan), exchange), *exchange, std::move(span));
+                     MakeGenerateWriter(*std::move(plan), exchange), stream, exchange,
+                     std::move(span));
   if (stream) exchange->ExpectEvents(event_times_);
 }
 

@@ -119,6 +119,10 @@ class FakeExchange : public HttpExchange {
   }
   void AbortEvents() override { aborted = true; }
   void OnDisconnect(std::function<void()> callback) override { gone = std::move(callback); }
+  void Run(std::function<void()> task) override {
+    if (!holds_tasks) return task();
+    tasks.push_back(std::move(task));
+  }
 
   Json Body() const { return Json::parse(response.value().body); }
   Json Event(size_t i) const { return Json::parse(events.at(i)); }
@@ -131,6 +135,8 @@ class FakeExchange : public HttpExchange {
   bool streaming = false;
   bool ended = false;
   bool aborted = false;
+  bool holds_tasks = false;  // Until the test runs them.
+  std::vector<std::function<void()>> tasks;
 };
 
 class HandlerFixture : public testing::Test {
