@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -203,7 +204,9 @@ class StreamWriter : public AnswerWriter {
       : gateway_(gateway),
         plan_(std::move(plan)),
         exchange_(std::move(exchange)),
-        choices_(CallsOf(plan_)) {
+        choices_(CallsOf(plan_)),
+        shows_text_alone_(!plan_.header.logprobs && !plan_.header.token_ids &&
+                          !plan_.header.continuous_usage) {
     if (plan_.parsing == nullptr) return;
     for (size_t call = 0; call < choices_.size(); ++call) {
       choices_[call].parser = std::make_unique<ChoiceParser>(plan_.parsing, plan_.include_reasoning,
@@ -272,6 +275,7 @@ class StreamWriter : public AnswerWriter {
     bool open = false;
     std::vector<TokenPiece> echoed;        // Until it is open.
     std::unique_ptr<ChoiceParser> parser;  // Null: the text is the content.
+    std::optional<TextChunk> text_chunk;   // From its first use on.
   };
 
   const ShownPrompt& ShownOf(size_t call) const {
@@ -310,8 +314,19 @@ class StreamWriter : public AnswerWriter {
     for (ChoicePart& part : parts) Send(call, std::move(part));
   }
 
+  bool IsOnlyText(const ChoicePart& part) const {
+    return !part.text.empty() && part.reasoning.empty() && part.calls.empty() &&
+           !part.reason.has_value() && part.echoed.empty() && part.prompt_ids == nullptr &&
+           warnings_.empty();
+  }
+
   void Send(size_t call, ChoicePart part) {
     if (failed_) return;
+    if (shows_text_alone_ && IsOnlyText(part)) {
+      auto& chunk = choices_[call].text_chunk;
+      if (!chunk.has_value()) chunk.emplace(plan_.header, static_cast<int>(call));
+      return exchange_->SendEvent(chunk->With(part.text));
+    }
     part.index = static_cast<int>(call);
     Json chunk = Chunk(plan_.header, ChunkChoice(plan_.header, part), so_far_);
     if (!warnings_.empty()) chunk["warnings"] = std::exchange(warnings_, {});
@@ -322,8 +337,9 @@ class StreamWriter : public AnswerWriter {
   AnswerPlan plan_;
   const std::shared_ptr<HttpExchange> exchange_;
   std::vector<Choice> choices_;
-  v1::Usage usage_;   // Sum over finished choices.
-  v1::Usage so_far_;  // As continuous usage shows it.
+  const bool shows_text_alone_;  // Chunks show no tokens and no usage so far.
+  v1::Usage usage_;              // Sum over finished choices.
+  v1::Usage so_far_;             // As continuous usage shows it.
   std::set<std::string> warnings_;
   bool open_ = false;  // The client has been sent a choice.
   bool failed_ = false;

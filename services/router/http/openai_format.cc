@@ -226,6 +226,22 @@ Json Chunk(const AnswerHeader& header, Json choice, const v1::Usage& usage) {
   return chunk;
 }
 
+// Cut where a text stands that nothing before it has: keys are sorted, so choices come first.
+TextChunk::TextChunk(const AnswerHeader& header, int index) {
+  ChoicePart part;
+  part.index = index;
+  part.text = '\1';
+  before_ = Dump(Chunk(header, ChunkChoice(header, part), {}));
+  const std::string text = Dump(part.text);
+  const size_t begin = before_.find(text);
+  behind_ = before_.substr(begin + text.size());
+  before_.resize(begin);
+}
+
+std::string TextChunk::With(const std::string& text) const {
+  return absl::StrCat(before_, Dump(text), behind_);
+}
+
 Json ProgressChunk(const AnswerHeader& header, int index, PromptProgress progress,
                    const v1::Usage& usage) {
   Json chunk = Envelope(header, true);

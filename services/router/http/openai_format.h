@@ -68,6 +68,18 @@ Json WholeAnswer(const AnswerHeader& header, Json choices, const v1::Usage& usag
                  const std::vector<std::string>& warnings);
 // `usage`: so far; shown if it is asked for.
 Json Chunk(const AnswerHeader& header, Json choice, const v1::Usage& usage);
+
+// The bytes of one choice's chunks that have nothing but text: they differ in that alone, and most
+// chunks of a stream are such. Not for headers whose chunks show tokens or the usage so far.
+class TextChunk {
+ public:
+  TextChunk(const AnswerHeader& header, int index);
+  std::string With(const std::string& text) const;  // Not empty.
+
+ private:
+  std::string before_;
+  std::string behind_;
+};
 // Between a stream's head and the first token of choice `index`: without a choice, as the usage's
 // chunk, so that clients that know no progress skip it.
 Json ProgressChunk(const AnswerHeader& header, int index, PromptProgress progress,
