@@ -11,14 +11,8 @@ namespace {
 
 grpc::Status Cancelled() { return {grpc::StatusCode::CANCELLED, "the client cancelled the call"}; }
 
-// A client that reads slower than tokens come gets several in one message.
-void Join(v1::TokenChunk next, v1::TokenChunk& chunk) {
-  chunk.mutable_text()->append(next.text());
-  chunk.mutable_token_ids()->MergeFrom(next.token_ids());
-  for (v1::TokenLogprobs& logprobs : *next.mutable_logprobs()) {
-    *chunk.add_logprobs() = std::move(logprobs);
-  }
-}
+// A message that had more is not kept for its memory.
+constexpr int kKeptTokens = 16;
 
 }  // namespace
 
@@ -31,12 +25,14 @@ std::shared_ptr<GenerateStream> GenerateStream::Open(Gateway& gateway) {
 void GenerateStream::Begin(absl::StatusOr<GenerateCall> call) {
   const std::shared_ptr<GenerateStream> self = self_;
   absl::Status status = call.status();
+  bool cancelled = false;
   {
     MutexLock lock(&mutex_);
     begun_ = true;
     if (status.ok()) request_id_ = call->request_id;
-    if (cancelled_) return Advance();
+    cancelled = cancelled_;
   }
+  if (cancelled) return Advance();
   if (status.ok()) {
     want_logprobs_ = call->sampling.logprobs();
     status = running_.Submit(*std::move(call), self);
@@ -51,14 +47,28 @@ void GenerateStream::OnPromptTokens(std::vector<TokenPiece> tokens) {
 }
 
 void GenerateStream::OnTokens(TextPiece piece) {
-  v1::GenerateResponse message;
-  v1::TokenChunk& chunk = *message.mutable_tokens();
-  chunk.set_text(std::move(piece.text));
-  for (const TokenPiece& token : piece.tokens) {
-    chunk.add_token_ids(token.id);
-    if (want_logprobs_) SetLogprobs(token, *chunk.add_logprobs());
+  {
+    MutexLock lock(&mutex_);
+    if (cancelled_) return;
+    v1::TokenChunk& chunk = OpenChunk();
+    chunk.mutable_text()->append(piece.text);
+    for (const TokenPiece& token : piece.tokens) {
+      chunk.add_token_ids(token.id);
+      if (want_logprobs_) SetLogprobs(token, *chunk.add_logprobs());
+    }
   }
-  Enqueue(std::move(message));
+  Advance();
+}
+
+// A client that reads slower than tokens come gets several in one message.
+v1::TokenChunk& GenerateStream::OpenChunk() {
+  const size_t written = writing_ ? 1 : 0;  // The first of the queue is gRPC's meanwhile.
+  if (queue_.size() == written || !queue_.back().has_tokens()) {
+    queue_.push_back(std::exchange(spare_, {}));
+    queue_.back().set_request_id(request_id_);
+    queue_.back().mutable_tokens()->Clear();
+  }
+  return *queue_.back().mutable_tokens();
 }
 
 void GenerateStream::OnFinished(Outcome outcome) {
@@ -71,41 +81,54 @@ void GenerateStream::OnFinished(Outcome outcome) {
 void GenerateStream::OnError(absl::Status status) { End(rpc::ToGrpc(status)); }
 
 void GenerateStream::Enqueue(v1::GenerateResponse message) {
-  MutexLock lock(&mutex_);
-  if (cancelled_) return;
-  // The first of the queue is gRPC's while it is being written.
-  const size_t written = writing_ ? 1 : 0;
-  if (message.has_tokens() && queue_.size() > written && queue_.back().has_tokens()) {
-    return Join(std::move(*message.mutable_tokens()), *queue_.back().mutable_tokens());
+  {
+    MutexLock lock(&mutex_);
+    if (cancelled_) return;
+    message.set_request_id(request_id_);
+    queue_.push_back(std::move(message));
   }
-  message.set_request_id(request_id_);
-  queue_.push_back(std::move(message));
   Advance();
 }
 
 void GenerateStream::End(grpc::Status status) {
-  MutexLock lock(&mutex_);
-  if (end_.has_value()) return;
-  end_ = std::move(status);
+  {
+    MutexLock lock(&mutex_);
+    if (end_.has_value()) return;
+    end_ = std::move(status);
+  }
   Advance();
 }
 
 void GenerateStream::Advance() {
-  if (!begun_ || writing_ || finished_) return;
-  if (!queue_.empty()) {
-    writing_ = true;
-    StartWrite(&queue_.front());
-  } else if (end_.has_value()) {
-    finished_ = true;
-    Finish(*end_);
+  const v1::GenerateResponse* next = nullptr;
+  grpc::Status end;
+  {
+    MutexLock lock(&mutex_);
+    if (!begun_ || writing_ || finished_) return;
+    if (!queue_.empty()) {
+      writing_ = true;
+      next = &queue_.front();
+    } else if (end_.has_value()) {
+      finished_ = true;
+      end = *end_;
+    } else {
+      return;
+    }
   }
+  if (next != nullptr) return StartWrite(next);
+  Finish(end);
 }
 
 void GenerateStream::OnWriteDone(bool) {
-  MutexLock lock(&mutex_);
-  writing_ = false;
-  queue_.pop_front();
-  if (cancelled_) queue_.clear();
+  {
+    MutexLock lock(&mutex_);
+    writing_ = false;
+    v1::GenerateResponse& written = queue_.front();
+    const bool kept = written.has_tokens() && written.tokens().token_ids_size() <= kKeptTokens;
+    if (kept) spare_ = std::move(written);
+    queue_.pop_front();
+    if (cancelled_) queue_.clear();
+  }
   Advance();
 }
 
@@ -117,8 +140,8 @@ void GenerateStream::OnCancel() {
     // The message that is being written belongs to gRPC until OnWriteDone.
     while (queue_.size() > (writing_ ? 1 : 0)) queue_.pop_back();
     end_ = Cancelled();
-    Advance();
   }
+  Advance();
   running_.Cancel();
 }
 

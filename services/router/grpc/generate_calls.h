@@ -59,16 +59,20 @@ class GenerateStream : public grpc::ServerWriteReactor<v1::GenerateResponse>, pu
   void OnCancel() override;
   void OnDone() override;
 
+  // The message at the end of the queue whose tokens others may join: gRPC does not have it yet.
+  v1::TokenChunk& OpenChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enqueue(v1::GenerateResponse message);
   void End(grpc::Status status);
-  // Starts the next write or, once all is written, finishes. At most one write is outstanding.
-  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Starts the next write or, once all is written, finishes. At most one write is outstanding. gRPC
+  // is called without the lock: it writes to the socket meanwhile.
+  void Advance() ABSL_LOCKS_EXCLUDED(mutex_);
 
   RunningCall running_;
   bool want_logprobs_ = false;
 
   Mutex mutex_;
   std::deque<v1::GenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);  // The front is being written.
+  v1::GenerateResponse spare_ ABSL_GUARDED_BY(mutex_);  // One that is written, for the next tokens.
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
