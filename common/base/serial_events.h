@@ -22,9 +22,9 @@ class SerialEvents {
 
   // Returns when `event` and all that it raised are handled; at once when an action raised it.
   void Raise(Event event) {
-    waiting_.push_back(std::move(event));
-    if (handling_) return;
+    if (handling_) return waiting_.push_back(std::move(event));
     handling_ = true;
+    handle_(std::move(event));
     while (!waiting_.empty()) {
       Event next = std::move(waiting_.front());
       waiting_.pop_front();

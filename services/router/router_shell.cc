@@ -267,11 +267,11 @@ void RouterShell::Dispatch(Event event) {
 }
 
 void RouterShell::HandleOne(const Event& event) {
-  std::vector<Action> actions;
-  core_.Handle(event, NowUs(), actions);
-  for (Action& action : actions) {
+  core_.Handle(event, NowUs(), actions_);
+  for (Action& action : actions_) {
     std::visit([this](auto& a) { Perform(a); }, action);
   }
+  actions_.clear();
 }
 
 // Who is refused for now asks twice a second.

@@ -191,7 +191,8 @@ class RouterShell : public Gateway {
   std::unordered_map<uint64_t, std::function<void(absl::Status)>> status_calls_;
   std::unordered_map<uint64_t, std::function<void(ReplyHeartbeat)>> heartbeat_calls_;
   std::unordered_map<uint64_t, WatchCallbacks> watch_calls_;
-  bool watches_over_ = false;  // The end has begun.
+  bool watches_over_ = false;    // The end has begun.
+  std::vector<Action> actions_;  // What the event that is handled leads to.
   SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};
   bool changed_ = true;  // Since the last Refresh.
   int64_t refreshed_us_ = 0;

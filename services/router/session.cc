@@ -1,6 +1,7 @@
 #include "services/router/session.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -96,9 +97,14 @@ void Session::Send(TextAssembler::Piece piece, bool last) {
   out.text = std::move(piece.text);
   if (piece.stop.has_value() && request_.text.include_stop) out.text += *piece.stop;
   sent_characters_ += static_cast<int64_t>(CountCharacters(out.text));
-  while (!held_.empty() && (last || held_.front().text_offset < sent_characters_)) {
-    out.tokens.push_back(std::move(held_.front()));
-    held_.pop_front();
+  if (last) {
+    out.tokens = std::exchange(held_, {});
+  } else {
+    const auto kept = std::find_if(held_.begin(), held_.end(), [this](const TokenPiece& token) {
+      return token.text_offset >= sent_characters_;
+    });
+    out.tokens.assign(std::make_move_iterator(held_.begin()), std::make_move_iterator(kept));
+    held_.erase(held_.begin(), kept);
   }
   if (!out.text.empty() || !out.tokens.empty()) request_.sink->OnTokens(std::move(out));
 }

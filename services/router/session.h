@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -110,7 +109,7 @@ class Session {
   int computed_tokens_ = 0;  // Prompt tokens computed in this attempt.
   int completion_tokens_ = 0;
   std::optional<std::string> matched_stop_;
-  std::deque<TokenPiece> held_;  // Tokens of text that a stop string may still cut off.
+  std::vector<TokenPiece> held_;  // Tokens of text that a stop string may still cut off.
   int64_t sent_characters_ = 0;
   v1::PrefillReport report_;
 };

@@ -75,6 +75,7 @@ void StopMatcher::Advance(Stop* stop, char byte) {
 
 StopMatcher::Piece StopMatcher::Append(std::string_view text, bool may_stop) {
   if (stopped_) return {};
+  if (stops_.empty()) return {std::string(text), std::nullopt};
   const size_t held_before = held_.size();
   held_.append(text);
   for (size_t i = held_before; i < held_.size(); ++i) {

@@ -27,6 +27,12 @@ StreamMessage MessageOf(const v1::DecodeGenerateResponse& message) {
 
 }  // namespace
 
+LegStream::Heard LegStream::HeardOf(v1::DecodeGenerateResponse& message) {
+  if (!message.has_prompt()) return {MessageOf(message), nullptr};
+  return {StreamMalformed{},
+          std::make_unique<v1::StartResponse>(std::move(*message.mutable_prompt()))};
+}
+
 std::shared_ptr<LegStream> LegStream::Start(std::shared_ptr<WorkerStubs> worker,
                                             rpc::CallTracker& tracker, Request request,
                                             std::chrono::system_clock::time_point deadline,
@@ -61,12 +67,13 @@ LegStream::LegStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& trac
 
 void LegStream::OnReadDone(bool ok) {
   if (!ok) return RemoveHold();
+  Heard heard = HeardOf(message_);
   bool first = false;
   bool paused = false;
   {
     MutexLock lock(&mutex_);
     first = unheard_.empty();
-    unheard_.push_back(std::move(message_));
+    unheard_.push_back(std::move(heard));
     paused = paused_ = unheard_.size() >= kReadAhead;
   }
   if (first && !callbacks_.post([stream = self_] { stream->TellUnheard(); })) {
@@ -78,20 +85,20 @@ void LegStream::OnReadDone(bool ok) {
 }
 
 void LegStream::TellUnheard() {
-  std::vector<v1::DecodeGenerateResponse> messages;
   bool paused = false;
   {
     MutexLock lock(&mutex_);
-    messages.swap(unheard_);
+    hearing_.swap(unheard_);
     paused = std::exchange(paused_, false);
   }
-  for (v1::DecodeGenerateResponse& message : messages) {
-    if (message.has_prompt() && callbacks_.on_prompt != nullptr) {
-      callbacks_.on_prompt(std::move(*message.mutable_prompt()));
+  for (Heard& heard : hearing_) {
+    if (heard.prompt != nullptr && callbacks_.on_prompt != nullptr) {
+      callbacks_.on_prompt(std::move(*heard.prompt));
     } else {
-      callbacks_.on_message(MessageOf(message));
+      callbacks_.on_message(heard.message);
     }
   }
+  hearing_.clear();
   if (paused) StartRead(&message_);
 }
 

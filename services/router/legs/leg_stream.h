@@ -36,7 +36,7 @@ class LegStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
     // Runs a task on the loop, in order; false: it has stopped. Called on gRPC's threads.
     std::function<bool(std::function<void()> task)> post;
     // On the loop, each message in order.
-    std::function<void(StreamMessage message)> on_message;
+    std::function<void(const StreamMessage& message)> on_message;
     // On the loop: what a colocated chain tells of the prompt. Null: a stream that does is
     // malformed.
     std::function<void(v1::StartResponse prompt)> on_prompt;
@@ -57,6 +57,13 @@ class LegStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
  private:
   static constexpr size_t kReadAhead = 16;
 
+  // A message, made of gRPC's by the thread that reads: so what that has allocated it frees itself.
+  struct Heard {
+    StreamMessage message;
+    std::unique_ptr<v1::StartResponse> prompt;  // Null: it tells of none.
+  };
+  static Heard HeardOf(v1::DecodeGenerateResponse& message);
+
   void TellUnheard();  // On the loop.
   void OnReadDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
@@ -68,8 +75,9 @@ class LegStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
   v1::DecodeGenerateResponse message_;  // The reader's.
   std::shared_ptr<LegStream> self_;
   Mutex mutex_;
-  std::vector<v1::DecodeGenerateResponse> unheard_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Heard> unheard_ ABSL_GUARDED_BY(mutex_);
   bool paused_ ABSL_GUARDED_BY(mutex_) = false;  // The next read is the loop's to start.
+  std::vector<Heard> hearing_;                   // The loop's, taken from `unheard_`.
 };
 
 }  // namespace baton::router

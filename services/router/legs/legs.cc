@@ -102,14 +102,6 @@ void Legs::PostEnd(uint64_t attempt_id, LegCall call, std::function<void()> task
 
 // ---- What the core decides ----
 
-void Legs::Change(const std::function<void(std::vector<LegAction>&)>& change) {
-  std::vector<LegAction> actions;
-  change(actions);
-  for (LegAction& action : actions) {
-    std::visit([this](auto& a) { Perform(a); }, action);
-  }
-}
-
 void Legs::Perform(const CancelCall& action) {
   const auto running = cancels_.find({action.attempt_id, action.call});
   if (running != cancels_.end()) running->second();

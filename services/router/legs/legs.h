@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -87,8 +88,17 @@ class Legs {
   struct Unary;
   using CallId = std::pair<uint64_t, LegCall>;  // By attempt.
 
-  // Changes the core and does what comes of it.
-  void Change(const std::function<void(std::vector<LegAction>&)>& change);
+  // Changes the core by `apply(actions)` and does what comes of it, which may change it again.
+  template <typename Apply>
+  void Change(const Apply& apply) {
+    std::vector<LegAction> actions = std::exchange(spare_actions_, {});
+    apply(actions);
+    for (LegAction& action : actions) {
+      std::visit([this](auto& a) { Perform(a); }, action);
+    }
+    actions.clear();
+    spare_actions_ = std::move(actions);
+  }
   void Perform(const CancelCall& action);
   void Perform(const SendAbort& action);
   void Perform(TellRouter& action) { callbacks_.tell_router(std::move(action.event)); }
@@ -109,6 +119,7 @@ class Legs {
   rpc::CallTracker tracker_;
   WorkerChannels channels_;
   std::map<CallId, std::function<void()>> cancels_;  // One per running call.
+  std::vector<LegAction> spare_actions_;             // Empty: its memory is for the next.
 };
 
 }  // namespace baton::router
