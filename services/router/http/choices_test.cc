@@ -54,6 +54,16 @@ TEST_F(ChoicesTest, AListOfPromptsTimesNIsAnsweredInOrder) {
   EXPECT_EQ(answer["usage"]["completion_tokens"], 8);
 }
 
+TEST_F(ChoicesTest, APromptIsNotCopiedForItsOneChoice) {
+  OpenAiRequest request;
+  request.prompts = {std::string(100, 'a'), std::string(100, 'b')};
+  const char* const text = std::get<std::string>(request.prompts[1]).data();
+  const auto plan = PlanAnswer(gateway_, std::move(request), "id", 0);
+  ASSERT_TRUE(plan.ok());
+  ASSERT_EQ(plan->calls.size(), 2U);
+  EXPECT_EQ(std::get<std::string>(plan->calls[1].prompt).data(), text);
+}
+
 TEST_F(ChoicesTest, WithoutSeedEachChoiceDrawsItsOwn) {
   Complete({{"prompt", "a"}, {"n", 2}});
   EXPECT_FALSE(gateway_.calls[0].sampling.has_seed());

@@ -24,12 +24,13 @@ struct GenerateBody {
   std::vector<std::string> ids;  // As the client gave them.
 };
 
-absl::StatusOr<PromptList> ReadText(const Fields& fields) {
+absl::StatusOr<PromptList> ReadText(Json& object) {
+  const Fields fields(object);
   const bool text = fields.Find("text") != nullptr;
   if (text && fields.Find("input_ids") != nullptr) {
     return InvalidField("input_ids", "is given beside text; give one of the two");
   }
-  return ReadPrompts(fields, text ? "text" : "input_ids");
+  return ReadPrompts(object, text ? "text" : "input_ids");
 }
 
 absl::Status ReadLogprobs(const Fields& fields, GenerateCall& call, GeneratePlan& plan) {
@@ -112,16 +113,17 @@ absl::Status ReadIds(const Fields& fields, GenerateBody& body) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<GenerateBody> ReadBody(std::string_view body_text, const Fields& fields,
+absl::StatusOr<GenerateBody> ReadBody(std::string_view body_text, Json& object,
                                       UnknownFields unknown, std::string_view timeout,
                                       GeneratePlan& plan) {
+  const Fields fields(object);
   GenerateBody body;
   GenerateCall common;
   common.endpoint = Endpoint::kGenerate;
   BATON_RETURN_IF_ERROR(CheckFields(fields, GenerateFields(), unknown, common.warnings));
   BATON_ASSIGN_OR_RETURN(const auto model, fields.String("model"));
   common.model = model.value_or("");
-  BATON_ASSIGN_OR_RETURN(body.prompts, ReadText(fields));
+  BATON_ASSIGN_OR_RETURN(body.prompts, ReadText(object));
   common.names.prompt = fields.Find("text") != nullptr ? "text" : "input_ids";
   BATON_ASSIGN_OR_RETURN(common.timeout_ms, ReadTimeoutMs(fields, timeout));
   BATON_ASSIGN_OR_RETURN(common.cache_salt, ReadCacheSalt(fields));
@@ -154,10 +156,9 @@ std::string IdOf(const GenerateBody& body, const std::string& answer_id, size_t 
 absl::StatusOr<GeneratePlan> PlanGenerate(const Gateway& gateway, std::string_view body_text,
                                           UnknownFields unknown, std::string_view timeout,
                                           const std::string& request_id) {
-  BATON_ASSIGN_OR_RETURN(const Json object, ParseObject(body_text));
+  BATON_ASSIGN_OR_RETURN(Json object, ParseObject(body_text));
   GeneratePlan plan;
-  BATON_ASSIGN_OR_RETURN(GenerateBody body,
-                         ReadBody(body_text, Fields(object), unknown, timeout, plan));
+  BATON_ASSIGN_OR_RETURN(GenerateBody body, ReadBody(body_text, object, unknown, timeout, plan));
   plan.id = body.ids.size() == 1 ? body.ids[0] : request_id;
   plan.is_list = body.prompts.is_list || body.n > 1;
   for (size_t prompt = 0; prompt < body.calls.size(); ++prompt) {
@@ -165,8 +166,10 @@ absl::StatusOr<GeneratePlan> PlanGenerate(const Gateway& gateway, std::string_vi
     call.prompt = std::move(body.prompts.prompts[prompt]);
     BATON_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, gateway.Encode(call));
     call.prompt = TokenIdsPrompt(ids.begin(), ids.end());
+    Prompt whole = std::exchange(call.prompt, {});
     for (int64_t i = 0; i < body.n; ++i) {
       GenerateCall& copy = plan.calls.emplace_back(call);
+      copy.prompt = i + 1 < body.n ? whole : std::move(whole);
       copy.request_id = IdOf(body, plan.id, prompt, i);
       if (call.sampling.has_seed()) {
         copy.sampling.set_seed(CandidateSeed(call.sampling.seed(), static_cast<int>(i)));

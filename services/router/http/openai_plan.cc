@@ -145,8 +145,10 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
       if (request.echo) BATON_RETURN_IF_ERROR(FillEcho(gateway, call.prompt, entry));
       call.prompt = TokenIdsPrompt(entry.ids.begin(), entry.ids.end());
     }
+    Prompt whole = std::exchange(call.prompt, {});
     for (int candidate = 0; candidate < plan.best_of; ++candidate) {
       GenerateCall& copy = plan.calls.emplace_back(call);
+      copy.prompt = candidate + 1 < plan.best_of ? whole : std::move(whole);
       copy.request_id = several ? absl::StrCat(id, "-", plan.calls.size() - 1) : id;
       if (call.sampling.has_seed()) {
         copy.sampling.set_seed(CandidateSeed(call.sampling.seed(), candidate));

@@ -141,10 +141,11 @@ absl::Status ReadChatOutput(std::string_view body, const Fields& fields, OpenAiR
   return absl::OkStatus();
 }
 
-absl::Status ReadPrompt(Endpoint endpoint, std::string_view body, const Fields& fields,
+absl::Status ReadPrompt(Endpoint endpoint, std::string_view body, Json& object,
                         UnknownFields unknown, OpenAiRequest& request) {
+  const Fields fields(object);
   if (endpoint == Endpoint::kCompletions) {
-    BATON_ASSIGN_OR_RETURN(PromptList list, ReadPrompts(fields, "prompt"));
+    BATON_ASSIGN_OR_RETURN(PromptList list, ReadPrompts(object, "prompt"));
     request.prompts = std::move(list.prompts);
     return absl::OkStatus();
   }
@@ -159,7 +160,7 @@ absl::Status ReadPrompt(Endpoint endpoint, std::string_view body, const Fields& 
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, std::string_view body,
                                                  UnknownFields unknown, std::string_view timeout) {
-  BATON_ASSIGN_OR_RETURN(const Json object, ParseObject(body));
+  BATON_ASSIGN_OR_RETURN(Json object, ParseObject(body));
   const Fields fields(object);
   OpenAiRequest request;
   GenerateCall& call = request.call;
@@ -169,7 +170,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, std::string_
       CheckFields(fields, chat ? ChatFields() : CompletionFields(), unknown, call.warnings));
   BATON_ASSIGN_OR_RETURN(const auto model, fields.String("model"));
   call.model = model.value_or("");
-  BATON_RETURN_IF_ERROR(ReadPrompt(endpoint, body, fields, unknown, request));
+  BATON_RETURN_IF_ERROR(ReadPrompt(endpoint, body, object, unknown, request));
   BATON_RETURN_IF_ERROR(ReadSampling(fields, call));
   BATON_RETURN_IF_ERROR(ReadStructure(body, fields, call));
   BATON_RETURN_IF_ERROR(ReadLogprobs(endpoint, fields, request));

@@ -24,9 +24,11 @@ absl::StatusOr<TokenIdsPrompt> ReadIds(const Json& list, const std::string& path
   return ids;
 }
 
-absl::StatusOr<Prompt> ReadPrompt(const Fields& fields, const std::string& name, const Json& value,
+std::string TakeText(Json& value) { return std::move(value.get_ref<std::string&>()); }
+
+absl::StatusOr<Prompt> ReadPrompt(const Fields& fields, const std::string& name, Json& value,
                                   bool text) {
-  if (text && value.is_string()) return Prompt(value.get<std::string>());
+  if (text && value.is_string()) return Prompt(TakeText(value));
   if (text || !value.is_array()) return fields.Wrong(name, kExpected);
   BATON_ASSIGN_OR_RETURN(TokenIdsPrompt ids, ReadIds(value, fields.Path(name)));
   return Prompt(std::move(ids));
@@ -113,28 +115,29 @@ absl::Status ReadEnding(const Fields& fields, ChatPrompt& prompt) {
 
 }  // namespace
 
-absl::StatusOr<PromptList> ReadPrompts(const Fields& fields, const std::string& name) {
-  const Json* value = fields.Find(name);
-  if (value == nullptr) return fields.Wrong(name, kExpected);
+absl::StatusOr<PromptList> ReadPrompts(Json& object, const std::string& name) {
+  const Fields fields(object);
+  if (fields.Find(name) == nullptr) return fields.Wrong(name, kExpected);
+  Json& value = object[name];
   PromptList list;
-  if (value->is_string()) {
-    list.prompts.emplace_back(value->get<std::string>());
+  if (value.is_string()) {
+    list.prompts.emplace_back(TakeText(value));
     return list;
   }
-  if (!value->is_array()) return fields.Wrong(name, kExpected);
-  list.is_list = !value->empty() && ((*value)[0].is_array() || (*value)[0].is_string());
+  if (!value.is_array()) return fields.Wrong(name, kExpected);
+  list.is_list = !value.empty() && (value[0].is_array() || value[0].is_string());
   if (!list.is_list) {
-    BATON_ASSIGN_OR_RETURN(TokenIdsPrompt ids, ReadIds(*value, fields.Path(name)));
+    BATON_ASSIGN_OR_RETURN(TokenIdsPrompt ids, ReadIds(value, name));
     list.prompts.emplace_back(std::move(ids));
     return list;
   }
-  if (value->size() > kMaxCallsPerAnswer) {
-    return InvalidField(fields.Path(name), absl::StrCat("must be at most ", kMaxCallsPerAnswer,
-                                                        " prompts, are ", value->size()));
+  if (value.size() > kMaxCallsPerAnswer) {
+    return InvalidField(
+        name, absl::StrCat("must be at most ", kMaxCallsPerAnswer, " prompts, are ", value.size()));
   }
-  for (const Json& element : *value) {
-    BATON_ASSIGN_OR_RETURN(Prompt prompt,
-                           ReadPrompt(fields, name, element, (*value)[0].is_string()));
+  const bool texts = value[0].is_string();
+  for (Json& element : value) {
+    BATON_ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(fields, name, element, texts));
     list.prompts.push_back(std::move(prompt));
   }
   return list;

@@ -22,8 +22,9 @@ struct PromptList {
   bool is_list = false;  // Written as a list of prompts, be it of one.
 };
 
-// A text, a list of texts, a list of token ids, or a list of such lists.
-absl::StatusOr<PromptList> ReadPrompts(const Fields& fields, const std::string& name);
+// A text, a list of texts, a list of token ids, or a list of such lists. Texts are moved out of
+// `object`, since a prompt may have megabytes.
+absl::StatusOr<PromptList> ReadPrompts(Json& object, const std::string& name);
 
 // The field "messages", and the chat template's other inputs: tools (unless tool_choice is none),
 // add_generation_prompt, continue_final_message, chat_template_kwargs and reasoning_effort.
