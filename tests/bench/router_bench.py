@@ -8,6 +8,7 @@ services is killed and started again, after 50 ends of texts each. failed: reque
 that were told another text than without kills; resumes: how often a text went on elsewhere.
 fairness: what another tenant's flood costs (fairness.py): the 99th percentile of times to first token over that alone.
 relay, relay_http: what the router takes of a processor for a token, beside gRPC alone (relay.py).
+router_cpu, router_p50, router_p99: what it adds to whole requests, in processor time and in time (hop.py).
 """
 
 import concurrent.futures
@@ -19,6 +20,7 @@ import tempfile
 import threading
 
 from fairness import measure_fairness
+from hop import measure_hop
 from relay import measure_relay
 from simulation import PROFILES, ROOT, first_token_us, simulate
 
@@ -115,6 +117,7 @@ def main():
     measure_resumes(flat)
     measure_fairness(flat)
     measure_relay(flat)
+    measure_hop(flat)
     print(json.dumps(flat))
     return 0
 
