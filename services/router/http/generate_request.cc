@@ -169,13 +169,14 @@ absl::StatusOr<GeneratePlan> PlanGenerate(const Gateway& gateway, std::string_vi
     Prompt whole = std::exchange(call.prompt, {});
     for (int64_t i = 0; i < body.n; ++i) {
       GenerateCall& copy = plan.calls.emplace_back(call);
-      copy.prompt = i + 1 < body.n ? whole : std::move(whole);
+      if (i + 1 < body.n) copy.prompt = whole;
       copy.request_id = IdOf(body, plan.id, prompt, i);
       if (call.sampling.has_seed()) {
         copy.sampling.set_seed(CandidateSeed(call.sampling.seed(), static_cast<int>(i)));
       }
       plan.shown.push_back({copy.request_id, static_cast<int>(ids.size())});
     }
+    plan.calls.back().prompt = std::move(whole);
   }
   return plan;
 }

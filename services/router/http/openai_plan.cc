@@ -148,12 +148,13 @@ absl::StatusOr<AnswerPlan> PlanAnswer(const Gateway& gateway, OpenAiRequest requ
     Prompt whole = std::exchange(call.prompt, {});
     for (int candidate = 0; candidate < plan.best_of; ++candidate) {
       GenerateCall& copy = plan.calls.emplace_back(call);
-      copy.prompt = candidate + 1 < plan.best_of ? whole : std::move(whole);
+      if (candidate + 1 < plan.best_of) copy.prompt = whole;
       copy.request_id = several ? absl::StrCat(id, "-", plan.calls.size() - 1) : id;
       if (call.sampling.has_seed()) {
         copy.sampling.set_seed(CandidateSeed(call.sampling.seed(), candidate));
       }
     }
+    plan.calls.back().prompt = std::move(whole);
   }
   if (parsing.reasoning != chat::ReasoningFormat::kNone ||
       parsing.tools != chat::ToolFormat::kNone) {
