@@ -8,11 +8,15 @@
 
 namespace baton {
 
-std::string_view NumericsOf(const ExecutorOptions& options, ElementType weights) {
+const kernels::Bf16Products* ProductsOf(const ExecutorOptions& options, ElementType weights) {
   const bool own = options.numerics == CpuNumerics::kAuto && options.kernels.empty() &&
                    options.backend == Backend::kNative &&
                    options.linear == LinearBackend::kNative && weights == ElementType::kBFloat16;
-  const kernels::Bf16Products* products = own ? kernels::FastestBf16Products() : nullptr;
+  return own ? kernels::FastestBf16Products() : nullptr;
+}
+
+std::string_view NumericsOf(const ExecutorOptions& options, ElementType weights) {
+  const kernels::Bf16Products* products = ProductsOf(options, weights);
   return products == nullptr ? "" : products->name;
 }
 

@@ -33,6 +33,10 @@
 
 namespace baton {
 
+namespace kernels {
+struct Bf16Products;
+}  // namespace kernels
+
 // What an executor is made from.
 
 // Which implementation multiplies by weights.
@@ -82,8 +86,10 @@ struct ExecutorOptions {
   std::function<void(double)> on_progress;
 };
 
-// The name of kernels::FastestBf16Products() if products by weights of type `weights` are its; "":
-// they are exact.
+// kernels::FastestBf16Products() if weights of type `weights` are multiplied by it; nullptr:
+// products are exact.
+const kernels::Bf16Products* ProductsOf(const ExecutorOptions& options, ElementType weights);
+// Its name, or "".
 std::string_view NumericsOf(const ExecutorOptions& options, ElementType weights);
 
 class Communicator;

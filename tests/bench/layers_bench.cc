@@ -58,7 +58,7 @@ void OnThreads(int threads, const std::function<void(int)>& work) {
   work(0);
 }
 
-// Of the instructions that products of bfloat16 use here; nullptr: they are in float32.
+// The peak of the instructions that multiply bfloat16 here; nullptr: float32 is multiplied.
 const InstructionPeak* FastestBf16Peak() {
   const kernels::Bf16Products* products = kernels::FastestBf16Products();
   if (products == nullptr) return nullptr;

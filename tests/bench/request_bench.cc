@@ -3,7 +3,6 @@
 // other and prints their latency. WHOM: `echo`, a server in this process that answers at once;
 // `router`; or `chain`, stage 0 of a colocated chain, called as a router calls it.
 #include <grpcpp/client_context.h>
-#include <sys/resource.h>
 
 #include <cstdlib>
 #include <functional>
@@ -25,6 +24,7 @@
 #include "common/types/instance.h"
 #include "proto/baton/v1/inference.grpc.pb.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
+#include "tests/bench/cpu_time.h"
 #include "tests/bench/quantiles.h"
 
 namespace baton {
@@ -155,15 +155,6 @@ void SetSampling(v1::SamplingParams& sampling) {
   sampling.set_ignore_eos(true);
   sampling.set_temperature(0);
   sampling.set_seed(1);
-}
-
-double CpuUs() {
-  rusage usage{};
-  BATON_CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
-  const auto us = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_usec);
-  };
-  return us(usage.ru_utime) + us(usage.ru_stime);
 }
 
 template <typename Request, typename Response>

@@ -69,7 +69,7 @@ class OneStage {
     Tell(prefill::StageEvent(finished));
   }
 
-  // Of the last plan.
+  // Items of the last plan.
   size_t rows() const { return widest_; }
   bool under_way() const { return !submitted_.empty(); }
   prefill::PlannerLoad load() const { return planner_.load(); }

@@ -2,7 +2,6 @@
 // what both ends take together: the least that a relay, which reads and writes, can take.
 // `stream_bench ADDRESS` reads as many from a router. Prints one flat JSON object.
 #include <grpcpp/client_context.h>
-#include <sys/resource.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -21,6 +20,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/server.h"
 #include "proto/baton/v1/inference.grpc.pb.h"
+#include "tests/bench/cpu_time.h"
 
 namespace baton {
 namespace {
@@ -137,15 +137,6 @@ class Reader : public grpc::ClientReadReactor<GenerateResponse> {
   Mutex mutex_;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
 };
-
-double CpuUs() {
-  rusage usage{};
-  BATON_CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
-  const auto us = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_usec);
-  };
-  return us(usage.ru_utime) + us(usage.ru_stime);
-}
 
 GenerateRequest RequestOf(int stream) {
   GenerateRequest request;

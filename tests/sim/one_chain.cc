@@ -364,7 +364,7 @@ void OneChain::CheckPromptTokens(uint64_t attempt, const prefill::PrefillOutcome
 
 // ---- Deaths ----
 
-// Of any stage, at any moment. What it has sent arrives, and what is sent to it is lost. Stage 0
+// A stage dies at any moment. What it has sent arrives, and what is sent to it is lost. Stage 0
 // takes the planner with it, and its callers see their connections break.
 void OneChain::Die() {
   const auto victim = static_cast<size_t>(random_.Below(stages_.size()));

@@ -39,14 +39,14 @@ struct ChainSettings {
   int requests = 0;
   double abort_chance = 0;
   int64_t abort_begin_us = kNeverUs;  // All that are aborted are within 10 ms from then.
-  double send_error_chance = 0;       // Of a hand-off, or of a prompt's tokens. Ends the request.
+  double send_error_chance = 0;       // A hand-off or a prompt's tokens fail: the request ends.
   double decoded_chance = 0;          // That a request has no ticket.
   bool caches = false;                // Prompts begin alike, some of them; one in seven has a salt.
   int reserved_decode_tokens = INT_MAX;
   int extra_slots = 0;
   int slot_requests = INT_MAX;
-  int deaths = 0;   // Of stages.
-  int flushes = 0;  // Of the cache.
+  int deaths = 0;   // Stages that die.
+  int flushes = 0;  // Calls of FlushCache.
 };
 
 // How many stages, pages, buffers and requests; nothing goes wrong.

@@ -276,7 +276,7 @@ struct AttentionShape {
   int window;
 };
 
-// Of tokens [begin, end) of the sequence.
+// Attends from tokens [begin, end) of the sequence.
 std::vector<float> Attend(void (*attention)(const AttentionArgs<Bf16>&), const Sequence& sequence,
                           const AttentionShape& shape, const std::vector<float>& query, int begin,
                           int end) {
@@ -339,13 +339,11 @@ TEST_F(Bf16ProductsTest, AttentionDependsOnTheTokensAlone) {
   }
 }
 
-// Equal machines compute alike: what is fastest is always the same of what there is.
 TEST_F(Bf16ProductsTest, TheFastestIsAvailable) {
   const Bf16Products* fastest = FastestBf16Products();
   const std::vector<const Bf16Products*> all = AvailableBf16Products();
   if (fastest == nullptr) GTEST_SKIP() << "float32 is faster here";
   EXPECT_NE(std::find(all.begin(), all.end(), fastest), all.end());
-  EXPECT_EQ(FastestBf16Products(), fastest);
 }
 
 }  // namespace

@@ -17,11 +17,12 @@ namespace {
 size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
 
 absl::StatusOr<LinearFactory> ChooseLinear(const ExecutorOptions& options, ElementType dtype,
+                                           const kernels::Bf16Products* products,
                                            const kernels::KernelTable& kernels,
                                            ThreadPool& threads) {
-  if (!NumericsOf(options, dtype).empty()) {
-    return LinearFactory([&kernels, &threads](int outputs, int inputs) {
-      return MakePairedLinear(outputs, inputs, *kernels::FastestBf16Products(), kernels, threads);
+  if (products != nullptr) {
+    return LinearFactory([products, &kernels, &threads](int outputs, int inputs) {
+      return MakePairedLinear(outputs, inputs, *products, kernels, threads);
     });
   }
   if (options.linear != LinearBackend::kTorch) {
@@ -85,8 +86,7 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
     return InvalidField("kernels",
                         absl::StrCat("this CPU runs no kernels \"", options.kernels, "\""));
   }
-  const kernels::Bf16Products* const products =
-      NumericsOf(options, setup.dtype).empty() ? nullptr : kernels::FastestBf16Products();
+  const kernels::Bf16Products* const products = ProductsOf(options, setup.dtype);
   kernels::KernelTable table = *found;
   if (products != nullptr && products->attention != nullptr) {
     table.attention_bf16 = products->attention;
@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
   std::unique_ptr<CpuStageModel> model(new CpuStageModel(setup, table, options));
   const kernels::KernelTable* const kernels = &model->kernels_;
   BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
-                         ChooseLinear(options, setup.dtype, *kernels, model->threads_));
+                         ChooseLinear(options, setup.dtype, products, *kernels, model->threads_));
   ScaledLinearFactory make_scaled;
   if (options.linear != LinearBackend::kTorch) {
     make_scaled = [kernels, products, &threads = model->threads_](int outputs, int inputs,
