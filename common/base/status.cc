@@ -100,8 +100,9 @@ int64_t RetryAfterMsOf(const absl::Status& status) {
 
 namespace {
 
-constexpr char kOverloadPayload[] = "baton.dev/overload";    // Milliseconds, in decimal.
-constexpr char kRetractedPayload[] = "baton.dev/retracted";  // Empty.
+constexpr char kOverloadPayload[] = "baton.dev/overload";        // Milliseconds, in decimal.
+constexpr char kRetractedPayload[] = "baton.dev/retracted";      // Empty.
+constexpr char kUnconnectedPayload[] = "baton.dev/unconnected";  // Empty.
 
 int64_t HintMsOf(const absl::Status& status) {
   int64_t retry_after_ms = 0;
@@ -126,6 +127,15 @@ absl::Status Retracted(absl::Status status) {
 
 bool IsRetracted(const absl::Status& status) {
   return status.GetPayload(kRetractedPayload).has_value();
+}
+
+absl::Status Unconnected(absl::Status status) {
+  if (!status.ok()) status.SetPayload(kUnconnectedPayload, absl::Cord());
+  return status;
+}
+
+bool IsUnconnected(const absl::Status& status) {
+  return status.GetPayload(kUnconnectedPayload).has_value();
 }
 
 int64_t RetryHintMsOf(const absl::Status& status) {

@@ -87,6 +87,11 @@ int64_t RetryHintMsOf(const absl::Status& status);
 absl::Status Retracted(absl::Status status);
 bool IsRetracted(const absl::Status& status);
 
+// Errors of two processes that can't connect, of which each may serve others.
+
+absl::Status Unconnected(absl::Status status);
+bool IsUnconnected(const absl::Status& status);
+
 // The check of a number that comes from a peer.
 
 // INVALID_ARGUMENT that names the field unless `value` is from `low` to `high`, both included.

@@ -142,6 +142,20 @@ TEST_F(LeaseTableTest, TwoSilentWritersEndAGrantOnce) {
   EXPECT_EQ(InstanceOf(OnlyEvent<KvFailed>().status), "prefill-0");
 }
 
+// It may live and be out of reach; one that was heard has fallen silent.
+TEST_F(LeaseTableTest, WhomNothingCameFromSinceTheGrantIsUnconnected) {
+  table_.OnHeartbeat(kBack.instance, 1);
+  table_.Tick(kLeaseUs, events_);
+  EXPECT_TRUE(IsUnconnected(OnlyEvent<KvFailed>().status));
+  Grant(2, 2, {20}, kNeverUs, 10);
+  table_.OnHeartbeat(kFront.instance, 11);
+  table_.OnHeartbeat(kBack.instance, 2 * kLeaseUs);
+  events_.clear();
+  table_.Tick(11 + kLeaseUs, events_);
+  const absl::Status silent = OnlyEvent<KvFailed>().status;
+  EXPECT_TRUE(absl::IsUnavailable(silent) && !IsUnconnected(silent)) << silent;
+}
+
 TEST_F(LeaseTableTest, ADeadlineCountsBeforeASilence) {
   Grant(2, 2, {20}, kLeaseUs / 2);
   Grant(3, 3, {21}, kLeaseUs);

@@ -214,10 +214,14 @@ void LeaseTable::Tick(int64_t now_us, std::vector<LeaseEvent>& events) {
     }
     for (const WriterProgress& writer : slot.writers) {
       if (writer.Complete() || now_us < table.SilenceUs(slot, writer)) continue;
-      const absl::Status silent = absl::UnavailableError(
+      absl::Status silent = absl::UnavailableError(
           absl::StrCat("prefill stage ", writer.writer.instance.id, " has been silent for ",
                        table.options.writer_lease_us / 1000, " ms"));
       Covered<"lease: a writer is silent">();
+      // Whom nothing came from since the grant may live, and be out of reach.
+      if (table.SilenceUs(slot, writer) == slot.granted_us + table.options.writer_lease_us) {
+        silent = Unconnected(std::move(silent));
+      }
       table.Fail(index, table.FromPrefill(silent, writer), events);
       break;
     }

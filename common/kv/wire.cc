@@ -190,10 +190,10 @@ absl::StatusOr<KvControl> DecodeCommit(Reader& reader) {
 
 absl::StatusOr<KvControl> DecodeHeartbeat(Reader& reader) {
   KvHeartbeat heartbeat;
-  heartbeat.writer.incarnation = reader.Unsigned<uint64_t>();
-  heartbeat.writer.id = reader.Text(reader.Unsigned<uint8_t>());
+  heartbeat.sender.incarnation = reader.Unsigned<uint64_t>();
+  heartbeat.sender.id = reader.Text(reader.Unsigned<uint8_t>());
   BATON_RETURN_IF_ERROR(reader.End());
-  BATON_RETURN_IF_ERROR(CheckInstance(heartbeat.writer.id, heartbeat.writer.incarnation));
+  BATON_RETURN_IF_ERROR(CheckInstance(heartbeat.sender.id, heartbeat.sender.incarnation));
   return heartbeat;
 }
 
@@ -254,8 +254,8 @@ std::vector<std::byte> EncodeKvCommit(const KvCommit& commit) {
 
 std::vector<std::byte> EncodeKvHeartbeat(const KvHeartbeat& heartbeat) {
   Writer writer(Kind::kHeartbeat);
-  writer.Unsigned(heartbeat.writer.incarnation);
-  PutId(writer, heartbeat.writer.id);
+  writer.Unsigned(heartbeat.sender.incarnation);
+  PutId(writer, heartbeat.sender.id);
   return std::move(writer).Finish();
 }
 

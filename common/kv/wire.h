@@ -20,9 +20,11 @@ namespace baton {
 inline constexpr int kMaxWireTopLogprobs = 20;
 inline constexpr size_t kMaxInstanceIdBytes = 128;
 
-// A writer's heartbeat to one decode service.
+// Says that the sender lives. A writer's, to each decode service: its grants go on. A decode
+// service's, once to each writer that it has granted pages: the writer connects back, and its
+// heartbeats begin before there is anything to write.
 struct KvHeartbeat {
-  InstanceRef writer;
+  InstanceRef sender;
   auto operator<=>(const KvHeartbeat&) const = default;
 };
 

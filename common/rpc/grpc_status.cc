@@ -46,6 +46,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   detail.set_instance_id(InstanceOf(status).value_or(""));
   detail.set_retryable(IsRetryable(status));
   detail.set_retracted(IsRetracted(status));
+  detail.set_unconnected(IsUnconnected(status));
   const int64_t retry_after_ms = RetryHintMsOf(status);
   // absl's codes are gRPC's by definition.
   const auto code = static_cast<grpc::StatusCode>(status.raw_code());
@@ -97,6 +98,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
                  : EndedByDrain(std::move(result), retry_after_ms);
   }
   if (detail.retracted()) result = Retracted(std::move(result));
+  if (detail.unconnected()) result = Unconnected(std::move(result));
   if (!detail.leg().empty()) result = WithLeg(result, detail.leg(), detail.instance_id());
   return result;
 }

@@ -20,10 +20,11 @@ struct Rule {
 };
 
 // The arrows of docs/design.md.
-constexpr std::array<Rule, 10> kRules = {{
+constexpr std::array<Rule, 11> kRules = {{
     {"/baton.v1.Cluster/Register", {PeerRole::kPrefill, PeerRole::kDecode}},
     {"/baton.v1.Cluster/Heartbeat", {PeerRole::kPrefill, PeerRole::kDecode}},
     {"/baton.v1.Cluster/Watch", {PeerRole::kPrefill, PeerRole::kDecode}},
+    {"/baton.v1.Cluster/Find", {PeerRole::kPrefill, PeerRole::kDecode}},
     {"/baton.v1.Cluster/Drain", {PeerRole::kOperator}},
     {"/baton.v1.Cluster/List", {PeerRole::kOperator}},
     {"/baton.v1.Worker/", {PeerRole::kRouter}},

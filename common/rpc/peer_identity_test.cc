@@ -41,6 +41,8 @@ TEST(PeerIdentityTest, CoversTheRoleAndTheNamedInstance) {
 TEST(PeerIdentityTest, EveryMethodHasItsCallers) {
   EXPECT_THAT(*CallersOf("/baton.v1.Cluster/Register"),
               ElementsAre(PeerRole::kPrefill, PeerRole::kDecode));
+  EXPECT_THAT(*CallersOf("/baton.v1.Cluster/Find"),
+              ElementsAre(PeerRole::kPrefill, PeerRole::kDecode));
   EXPECT_THAT(*CallersOf("/baton.v1.Cluster/Drain"), ElementsAre(PeerRole::kOperator));
   EXPECT_THAT(*CallersOf("/baton.v1.Prefill/Start"), ElementsAre(PeerRole::kRouter));
   EXPECT_THAT(*CallersOf("/baton.v1.Prefill/Link"), ElementsAre(PeerRole::kPrefill));

@@ -27,6 +27,14 @@ TEST(GrpcStatusTest, WhatIsRetractedIsSaidToBe) {
   EXPECT_FALSE(IsRetracted(FromGrpc(ToGrpc(absl::AbortedError("another reason")))));
 }
 
+TEST(GrpcStatusTest, WhatIsUnconnectedIsSaidToBe) {
+  const absl::Status sent = WithLeg(Unconnected(absl::UnavailableError("no way")), "decode", "d0");
+  const absl::Status got = FromGrpc(ToGrpc(sent));
+  EXPECT_TRUE(absl::IsUnavailable(got) && IsUnconnected(got) && !IsRetracted(got)) << got;
+  EXPECT_EQ(InstanceOf(got), "d0");
+  EXPECT_FALSE(IsUnconnected(FromGrpc(ToGrpc(absl::UnavailableError("another reason")))));
+}
+
 TEST(GrpcStatusTest, GarbageInTheDetailsIsIgnored) {
   const grpc::Status garbage(grpc::StatusCode::UNAVAILABLE, "gone", "\xff\x01garbage");
   EXPECT_EQ(FromGrpc(garbage), absl::UnavailableError("gone"));

@@ -13,7 +13,7 @@ namespace baton {
 // are refused at join. A new version first comes with both in the range, and the old one goes a
 // release later, so that a cluster can be upgraded process by process.
 inline constexpr uint32_t kOldestProtocolVersion = 2;
-inline constexpr uint32_t kProtocolVersion = 10;
+inline constexpr uint32_t kProtocolVersion = 11;
 static_assert(kOldestProtocolVersion <= kProtocolVersion);
 // The first in which Prefill.Start reads fixed_prompt_token_ids.
 inline constexpr uint32_t kFixedPromptIdsVersion = 3;
@@ -37,6 +37,8 @@ inline constexpr uint32_t kCompileVersion = 8;
 inline constexpr uint32_t kDecodePlansVersion = 9;
 // The first whose chains hand KV over to decode services of several stages (Ticket.stages).
 inline constexpr uint32_t kDecodeStagesVersion = 10;
+// The first whose workers hear of their own chain or decode service alone, and look others up.
+inline constexpr uint32_t kLookUpVersion = 11;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {

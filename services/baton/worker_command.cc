@@ -42,9 +42,10 @@ struct Served {
   std::function<absl::Status()> liveness;
   std::function<bool()> ready;
   std::function<v1::WorkerLoad()> load;
-  std::function<void(const std::vector<worker::PeerWorker>&)> on_view;  // May be null.
-  std::function<void()> on_endpoint_lost;                               // May be null.
-  std::function<void(const worker::ClusterClient&)> attach;             // May be null.
+  std::function<std::vector<uint64_t>()> linked;
+  std::function<void(const std::vector<worker::PeerWorker>&)> on_members;
+  std::function<void()> on_endpoints;
+  std::function<void(const worker::ClusterClient&)> attach;  // May be null.
   DrainedService drain;
   std::function<void()> stop;
   worker::AnnounceService* announce = nullptr;  // Served on the service's port.
@@ -65,6 +66,9 @@ void Serve(Service& service, worker::ClusterPeers& peers, Served& served) {
   served.liveness = [&service] { return service.Liveness(); };
   served.ready = [&service] { return service.ready(); };
   served.load = [&service] { return service.load(); };
+  served.linked = [&service] { return service.linked(); };
+  served.on_members = [&service](const auto& members) { service.OnMembers(members); };
+  served.on_endpoints = [&service] { service.OnEndpoints(); };
   served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
   served.drain = DrainedServiceOf(service);
   served.stop = [&service, &peers] {
@@ -89,10 +93,10 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   client_options.data_plane = &runtime.data_plane();
   client_options.status = [&served, &draining] {
     return worker::ClusterClientOptions::Status{served.ready() && !draining, served.load(),
-                                                draining};
+                                                draining, served.linked()};
   };
-  client_options.on_view = served.on_view;
-  client_options.on_endpoint_lost = served.on_endpoint_lost;
+  client_options.on_members = served.on_members;
+  client_options.on_endpoints = served.on_endpoints;
   client_options.on_drain = [&drain_asked] { drain_asked = true; };
   client_options.on_refused = [&runtime](int routers) {
     runtime.metrics().Set(Metric::kRefusingRouters, routers);
@@ -206,8 +210,6 @@ absl::Status ServeChain(const v1::Options& options, const ChunkCosts& costs,
   self.set_max_running_requests(own.max_open_requests);
   Served served;
   served.announce = &announce;
-  served.on_view = [&service](const auto& workers) { service->OnView(workers); };
-  served.on_endpoint_lost = [&service] { service->OnEndpointLost(); };
   Serve(*service, peers, served);
   return ServeUntilStopped(options, runtime, std::move(self), served);
 }
@@ -254,8 +256,6 @@ absl::Status ServeDecode(const v1::Options& options, ConnectGroup connect_group,
   self.set_reserved_decode_tokens(own.reserved_decode_tokens);
   Served served;
   served.announce = &announce;
-  served.on_view = [&service](const auto& workers) { service->OnView(workers); };
-  served.on_endpoint_lost = [&service] { service->OnEndpointLost(); };
   Serve(*service, peers, served);
   return ServeUntilStopped(options, runtime, std::move(self), served);
 }

@@ -71,6 +71,7 @@ KvReceiver::Options ReceiverOptionsOf(const DecodeOptions& options,
   kv.data_plane = parts.data_plane;
   kv.metrics = parts.metrics;
   kv.find_peer = [peers = parts.peers](const InstanceRef& writer) { return peers->Find(writer); };
+  kv.want = [peers = parts.peers](const auto& writers) { return peers->Want(writers); };
   return kv;
 }
 

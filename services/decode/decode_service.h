@@ -3,7 +3,7 @@
 // the calls of routers.
 //
 //   auto service = DecodeService::Create(options, parts);   // listens
-//   ... register with the router, (*service)->OnView(...) on every change of the view ...
+//   ... register with the router, (*service)->OnMembers(...) when they change ...
 //   (*service)->BeginDrain(deadline_us); ... until AtRest() ...; (*service)->Stop();
 //   data_plane->Shutdown(); service->reset();
 #ifndef SERVICES_DECODE_DECODE_SERVICE_H_
@@ -69,12 +69,16 @@ class DecodeService {
   int grpc_port() const { return chain_->grpc_port(); }
 
   // As PrefillService's:
-  void OnView(const std::vector<worker::PeerWorker>& workers) { chain_->OnView(workers); }
-  void OnEndpointLost() { chain_->OnEndpointLost(); }
+  void OnMembers(const std::vector<worker::PeerWorker>& members) { chain_->OnMembers(members); }
+  void OnEndpoints() {
+    chain_->OnEndpoints();
+    kv_->OnEndpoints();
+  }
   // Takes requests: not draining, and its members are together. Of another one than the first:
   // whether the service takes requests is the first's to report.
   bool ready() const { return chain_->ready(); }
   v1::WorkerLoad load() const { return chain_->load(); }
+  std::vector<uint64_t> linked() const { return chain_->linked(); }
   // OK while loop, data thread and executor make progress; never waits for a peer.
   absl::Status Liveness() const;
   void BeginDrain(int64_t deadline_us) { chain_->BeginDrain(deadline_us); }

@@ -160,6 +160,20 @@ TEST_F(DecodeServiceTest, DataOfAnotherGenerationIsRefused) {
   EXPECT_NE(metrics_.Scrape().find("reason=\"stale_generation\""), std::string::npos);
 }
 
+// So that it connects back, and says that it lives, before it has anything to write.
+TEST_F(DecodeServiceTest, EveryWriterIsGreetedOnceByAnEndpoint) {
+  const auto ticket = Reserve(Request(1));
+  ASSERT_TRUE(ticket.ok());
+  EXPECT_EQ(AwaitGreetings(kWriters.size()), kWriters.size());
+  const PromptKv kv(layout_, 2, 5);
+  const auto next = Reserve(Request(2));
+  ASSERT_TRUE(next.ok());
+  HandOver(*next, kv, 17);
+  EXPECT_EQ(Generate(2, next->generation).ids(), Expected(kv, 17, 6, 4));
+  EXPECT_EQ(AwaitGreetings(kWriters.size()), kWriters.size());
+  Abort(1);
+}
+
 TEST_F(DecodeServiceTest, EveryWriterHearsWhatHasBecomeOfItsPart) {
   const auto ticket = Reserve(Request(1));
   ASSERT_TRUE(ticket.ok());

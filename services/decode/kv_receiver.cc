@@ -19,6 +19,8 @@ namespace {
 // Often enough that leases end on time and that a stuck data thread is noticed.
 constexpr int64_t kMinTickUs = 5'000;
 constexpr int64_t kMaxTickUs = 250'000;
+constexpr size_t kMostHeldReceipts = 4096;
+constexpr size_t kMostGreeted = 8192;
 
 // Merges adjacent runs: UCX places a single run without a copy where it can.
 void Append(std::span<std::byte> run, std::vector<std::span<std::byte>>& runs) {
@@ -74,6 +76,7 @@ absl::Status KvReceiver::Start() {
 
 void KvReceiver::Grant(KvGrant grant) {
   Submit([this, grant = std::move(grant)] {
+    for (const KvWriter& writer : grant.writers) to_greet_.insert(writer.instance);
     table_.Grant(grant, NowUs());
     options_.metrics->Set(Metric::kKvGrantsActive, table_.active_grants());
   });
@@ -178,7 +181,7 @@ std::optional<Placement> KvReceiver::OnControl(std::span<const std::byte> header
   const auto control = DecodeKvControl(header);
   if (!control.ok()) return Refuse("malformed", control.status());
   if (const auto* heartbeat = std::get_if<KvHeartbeat>(&*control)) {
-    table_.OnHeartbeat(heartbeat->writer, NowUs());
+    table_.OnHeartbeat(heartbeat->sender, NowUs());
     return Placement{};
   }
   const auto* commit = std::get_if<KvCommit>(&*control);
@@ -203,6 +206,7 @@ void KvReceiver::OnTick(int64_t now_us) {
     const auto* failed = std::get_if<KvFailed>(&outbox_[i]);
     if (failed != nullptr && absl::IsUnavailable(failed->status)) {
       options_.metrics->Increment(Metric::kKvLeasesExpiredTotal);
+      greeted_.clear();  // A greeting may have been lost.
     }
   }
   Flush();
@@ -210,9 +214,19 @@ void KvReceiver::OnTick(int64_t now_us) {
 
 // ---- To the core's loop ----
 
-// A writer that is not connected repeats its commit when it is.
+void KvReceiver::OnEndpoints() {
+  Submit([] {});
+}
+
+// A writer that can't be connected to repeats its commit after a while.
 void KvReceiver::SendReceipts() {
-  for (const KvReceipt& receipt : table_.TakeReceipts()) {
+  std::vector<KvReceipt> receipts = std::exchange(held_receipts_, {});
+  for (KvReceipt& receipt : table_.TakeReceipts()) receipts.push_back(std::move(receipt));
+  for (const KvReceipt& receipt : receipts) {
+    if (options_.want != nullptr && options_.want({receipt.writer})) {
+      if (held_receipts_.size() < kMostHeldReceipts) held_receipts_.push_back(receipt);
+      continue;
+    }
     const std::optional<PeerId> peer = options_.find_peer(receipt.writer);
     if (!peer.has_value() || !Failpoint("decode.receipt_lost").ok()) continue;
     Outgoing message;
@@ -222,7 +236,27 @@ void KvReceiver::SendReceipts() {
   }
 }
 
+// Writers hear of a grant from stage 0, and not before it plans the prompt; until then they would
+// be silent to a decode service that they have had nothing to do with.
+void KvReceiver::Greet() {
+  for (const InstanceRef& writer : std::exchange(to_greet_, {})) {
+    if (options_.want != nullptr && options_.want({writer})) {
+      to_greet_.insert(writer);
+      continue;
+    }
+    const std::optional<PeerId> peer = options_.find_peer(writer);
+    if (!peer.has_value()) continue;
+    if (greeted_.size() >= kMostGreeted) greeted_.clear();
+    if (std::exchange(greeted_[writer], *peer) == *peer) continue;
+    Outgoing message;
+    message.kind = MessageKind::kKvControl;
+    message.header = EncodeKvHeartbeat({options_.table.self});
+    options_.data_plane->Send(*peer, std::move(message));
+  }
+}
+
 void KvReceiver::Flush() {
+  Greet();
   SendReceipts();
   if (outbox_.empty()) return;
   if (!options_.deliver(outbox_)) return;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -33,7 +34,9 @@ class KvReceiver final : public prefill::KvInlet {
     Executor* executor = nullptr;  // KV of its layers and heads lands in its pages.
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
-    std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;  // Any thread.
+    // Any thread, both. `want`: as Peers::Want; null: endpoints stand or do not.
+    std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;
+    std::function<bool(const std::vector<InstanceRef>&)> want;
     // Passes events to the core's loop, in order; false if it can't now. Data thread.
     std::function<bool(std::vector<LeaseEvent>)> deliver;
   };
@@ -49,6 +52,9 @@ class KvReceiver final : public prefill::KvInlet {
   // Calls `then` when all earlier calls have taken effect: a ticket must not be sent before its
   // grant is in force.
   void After(std::function<void()> then) override;
+
+  // Endpoints have changed; any thread.
+  void OnEndpoints();
 
   // When the last tick was, on NowUs()'s clock.
   int64_t last_tick_us() const { return last_tick_us_.load(std::memory_order_relaxed); }
@@ -95,6 +101,7 @@ class KvReceiver final : public prefill::KvInlet {
   void Submit(std::function<void()> command);
   void Flush();
   void SendReceipts();
+  void Greet();
   void Count(const LeaseEvent& event);
 
   const Options options_;
@@ -102,6 +109,9 @@ class KvReceiver final : public prefill::KvInlet {
   std::map<uint64_t, UnderWay> under_way_;     // By receipt.
   std::map<uint64_t, int64_t> first_byte_us_;  // By generation of open grants.
   std::vector<LeaseEvent> outbox_;             // Bounded by three events for each slot.
+  std::vector<KvReceipt> held_receipts_;       // While endpoints are opened.
+  std::set<InstanceRef> to_greet_;             // Writers of grants.
+  std::map<InstanceRef, PeerId> greeted_;      // By the endpoint that carried it.
   Pages pages_{this};
   Control control_{this};
   std::atomic<int64_t> last_tick_us_{0};

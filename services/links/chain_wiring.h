@@ -52,7 +52,9 @@ class ChainWiring {
   ChainWiring(Options options, Callbacks callbacks);
   ~ChainWiring();
 
-  void OnView(const std::vector<worker::PeerWorker>& workers) { events_.Raise(ViewSeen{workers}); }
+  void OnMembers(const std::vector<worker::PeerWorker>& members) {
+    events_.Raise(MembersSeen{members});
+  }
   // Does what is due; returns when it is next.
   int64_t Wake(int64_t now_us);
 

@@ -132,6 +132,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   kv.data_plane = parts.data_plane;
   kv.metrics = parts.metrics;
   kv.find_peer = [peers = parts.peers](const InstanceRef& decode) { return peers->Find(decode); };
+  kv.want = [peers = parts.peers](const auto& decodes) { return peers->Want(decodes); };
   kv.on_event = tell;
   kv_ = std::make_unique<KvSender>(std::move(kv));
 
@@ -197,33 +198,33 @@ absl::Status PrefillService::Listen() {
   return absl::OkStatus();
 }
 
-void PrefillService::OnView(const std::vector<worker::PeerWorker>& workers) {
+// Later stages learn of their chain from stage 0.
+void PrefillService::OnMembers(const std::vector<worker::PeerWorker>& members) {
+  if (chain_ == nullptr) return;
   {
     MutexLock lock(&mutex_);
-    if (std::exchange(next_view_, workers).has_value()) return;  // Will be taken with this one.
+    if (std::exchange(next_members_, members).has_value()) return;  // Taken with these.
   }
-  // At most one is under way, and none may be lost: the next change of the view may be far away.
-  const bool posted = loop_->PostCompletion([this] { TakeView(); });
-  if (!posted) {
-    LOG(kInfo) << "a view comes after the end";
+  // At most one is under way, and none may be lost: the next change may be far away.
+  if (!loop_->PostCompletion([this] { TakeMembers(); })) {
+    LOG(kInfo) << "members come after the end";
   }
 }
 
-void PrefillService::TakeView() {
-  std::optional<std::vector<worker::PeerWorker>> view;
+void PrefillService::TakeMembers() {
+  std::optional<std::vector<worker::PeerWorker>> members;
   {
     MutexLock lock(&mutex_);
-    view.swap(next_view_);
+    members.swap(next_members_);
   }
-  // Later stages learn of their chain from stage 0, but of their endpoints here.
-  if (chain_ != nullptr) chain_->OnView(*view);
-  CheckNeighbours();
+  chain_->OnMembers(*members);
 }
 
 // None may be lost, and there are no more under way than endpoints.
-void PrefillService::OnEndpointLost() {
+void PrefillService::OnEndpoints() {
+  if (!decode()) kv_->OnEndpoints();
   if (!loop_->PostCompletion([this] { CheckNeighbours(); })) {
-    LOG(kDebug) << "an endpoint is lost after the end";
+    LOG(kDebug) << "an endpoint changes after the end";
   }
 }
 
@@ -250,7 +251,15 @@ int64_t PrefillService::Wake(int64_t now_us) {
 // Publishes what other threads read.
 void PrefillService::Publish() {
   const bool ready = !draining_ && (chain_ == nullptr || chain_->up());
-  if (ready_.exchange(ready) != ready || !std::exchange(health_said_, true)) {
+  std::vector<uint64_t> linked;
+  if (ready && chain_ != nullptr) linked = chain_->linked();
+  bool relinked = false;
+  {
+    MutexLock lock(&mutex_);
+    relinked = linked != linked_;
+    linked_ = std::move(linked);
+  }
+  if (ready_.exchange(ready) != ready || relinked || !std::exchange(health_said_, true)) {
     parts_.peers->OnReadyChanged();
     server_->GetHealthCheckService()->SetServingStatus(decode() ? kDecodeServiceName : kServiceName,
                                                        ready);
@@ -303,6 +312,11 @@ void PrefillService::PublishPages(const PlannerLoad& planner) {
   } else {
     metrics.Set(Metric::kPromptsChunked, static_cast<double>(planner.prompts.size()));
   }
+}
+
+std::vector<uint64_t> PrefillService::linked() const {
+  MutexLock lock(&mutex_);
+  return linked_;
 }
 
 v1::WorkerLoad PrefillService::load() const {

@@ -2,7 +2,7 @@
 // executor's thread, the data plane's handlers and the gRPC server, put together.
 //
 //   auto service = PrefillService::Create(options, parts);   // listens; not ready yet
-//   ... register with the router, (*service)->OnView(...) on every change of the view ...
+//   ... register with the router, (*service)->OnMembers(...) when they change ...
 //   (*service)->BeginDrain(deadline_us); ... until AtRest() ...; (*service)->Stop();
 //   data_plane->Shutdown(); service->reset();
 #ifndef SERVICES_PREFILL_PREFILL_SERVICE_H_
@@ -88,14 +88,16 @@ class PrefillService {
 
   // Any thread:
 
-  // Every live worker but this one.
-  void OnView(const std::vector<worker::PeerWorker>& workers);
+  // The other members of its chain that routers list.
+  void OnMembers(const std::vector<worker::PeerWorker>& members);
   // From the inlet; false: the loop has stopped.
   bool OnLease(std::vector<LeaseEvent> events);
-  // An endpoint that stood does no more.
-  void OnEndpointLost();
+  // An endpoint stands, can't be opened, or stands no more.
+  void OnEndpoints();
   // Takes requests: on stage 0, the chain is wired.
   bool ready() const { return ready_; }
+  // While it is ready, and speaks for several processes: the incarnations that its epoch links.
+  std::vector<uint64_t> linked() const;
   v1::WorkerLoad load() const;
   // OK while the loop and the executor make progress.
   absl::Status Liveness() const;
@@ -117,7 +119,7 @@ class PrefillService {
  private:
   PrefillService(const PrefillOptions& options, const Parts& parts);
   absl::Status Listen();
-  void TakeView();
+  void TakeMembers();
   int64_t Wake(int64_t now_us);
   void CheckNeighbours();
   void Publish();
@@ -159,7 +161,8 @@ class PrefillService {
   mutable Mutex mutex_;
   v1::WorkerLoad load_ ABSL_GUARDED_BY(mutex_);
   // What the loop has been told of and has not taken yet.
-  std::optional<std::vector<worker::PeerWorker>> next_view_ ABSL_GUARDED_BY(mutex_);
+  std::optional<std::vector<worker::PeerWorker>> next_members_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> linked_ ABSL_GUARDED_BY(mutex_);
   bool health_said_ = false;  // Loop thread.
   bool stopped_ = false;
 };

@@ -71,6 +71,34 @@ TEST_P(ChainLengthTest, DeliversEveryByteOnceAndTheFirstToken) {
   EXPECT_TRUE(chain.decode().HeardFrom(writers));
 }
 
+// It is opened when a ticket first names decode.
+TEST_P(ChainLengthTest, KvWaitsForAnEndpointThatIsBeingOpened) {
+  TestChain chain({.stages = GetParam()});
+  ASSERT_TRUE(chain.WaitReady());
+  const int last = GetParam() - 1;
+  chain.LoseDecode(last, /*opening=*/true);
+  const auto prompt = TestChain::Prompt(70, 5);
+  const Ticket ticket = chain.decode().Grant(70);
+  auto status = std::async(std::launch::async, [&] { return chain.Run(1, prompt, ticket); });
+  EXPECT_EQ(status.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  chain.FindDecode(last);
+  EXPECT_TRUE(status.get().ok());
+  EXPECT_EQ(chain.decode().Check(ticket, prompt, GetParam()), "");
+  EXPECT_TRUE(chain.WaitIdle());
+}
+
+TEST_P(ChainLengthTest, ADecodeServiceThatAStageCannotConnectToIsNamed) {
+  TestChain chain({.stages = GetParam()});
+  ASSERT_TRUE(chain.WaitReady());
+  chain.LoseDecode(GetParam() - 1, /*opening=*/false);
+  const auto prompt = TestChain::Prompt(70, 5);
+  const absl::Status status = chain.Run(1, prompt, chain.decode().Grant(70));
+  EXPECT_TRUE(absl::IsUnavailable(status) && IsUnconnected(status)) << status;
+  EXPECT_EQ(LegOf(status), "decode");
+  EXPECT_EQ(InstanceOf(status), "decode-0");
+  EXPECT_TRUE(chain.WaitIdle());
+}
+
 TEST_P(ChainLengthTest, TellsThePromptsLogprobs) {
   const int stages = GetParam();
   TestChain chain({.stages = stages});

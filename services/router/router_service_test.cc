@@ -310,7 +310,7 @@ TEST_F(RouterServiceTest, AReplacedWorkerEndsOnlyItsOwnRequests) {
   watched.mutable_instance()->set_incarnation(1);
   auto watch = cluster_->Watch(&watching, watched);
   v1::WatchNotice notice;
-  ASSERT_TRUE(watch->Read(&notice)) << "it has not applied the view yet";
+  ASSERT_TRUE(watch->Read(&notice)) << "it has not heard of its members yet";
   for (const size_t i : {0, 1, 0, 1}) ASSERT_TRUE(workers_[i]->Beat(*cluster_).ok());
   grpc::ClientContext context;
   auto reader = inference_->Generate(&context, Request());

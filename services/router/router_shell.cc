@@ -45,6 +45,8 @@ RouterLimits MakeLimits(const RouterConfig& config, uint64_t incarnation) {
   limits.policy = config.policy;
   limits.tells_decisions = config.decision_log != nullptr;
   limits.membership.lease_us = config.lease_ms * 1000;
+  // As in a cluster that is too large for that.
+  if (!Failpoint("router.tells_few").ok()) limits.membership.told_of_all = 0;
   return limits;
 }
 

@@ -197,7 +197,7 @@ class RouterShell : public Gateway {
   bool changed_ = true;  // Since the last Refresh.
   int64_t refreshed_us_ = 0;
   RouterLoad told_;                // What the log has told of it.
-  uint64_t channels_version_ = 0;  // The view that the legs' channels were last pruned by.
+  uint64_t channels_version_ = 0;  // By whose members the legs' channels were last pruned.
 };
 
 }  // namespace baton::router

@@ -55,13 +55,15 @@ TEST_F(WaitingServiceTest, ARequestWaitsForThePairThatIsComing) {
   EXPECT_EQ(answer.finished.attempts(), 1);
 }
 
-TEST_F(WaitingServiceTest, AWatchTellsOfTheViewAndItsBreakTakesTheWorkerOut) {
+TEST_F(WaitingServiceTest, AWatchTellsOfMembersAndItsBreakTakesTheWorkerOut) {
+  WorkerInfo hears_of_all = TestDecode("d0");
+  hears_of_all.fingerprint.protocol_version = kLookUpVersion - 1;
   Add(TestStage("c0", 0, 1), {});
-  Add(TestDecode("d0"), {.tokens = hello_});
+  Add(hears_of_all, {.tokens = hello_});
   for (const auto& worker : workers_) ASSERT_TRUE(worker->Register(*cluster_).ok());
   auto context = std::make_unique<grpc::ClientContext>();
   auto watch = cluster_->Watch(context.get(), WatchOf({"d0", 1}));
-  AwaitOpen(*watch);  // It has applied nothing yet.
+  AwaitOpen(*watch);  // It has heard of no members yet.
   for (int round = 0; round < 2; ++round) {
     for (const auto& worker : workers_) ASSERT_TRUE(worker->Beat(*cluster_).ok());
   }

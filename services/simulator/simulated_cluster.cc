@@ -83,7 +83,7 @@ void SimulatedCluster::AddDecode(int decode) {
       std::make_unique<SimulatedDecode>(shape_, self, time_, std::move(ways)));
 }
 
-// All workers register, apply the view and are ready, before the first request comes.
+// All workers register, chains are linked and ready, before the first request comes.
 void SimulatedCluster::Join() {
   std::vector<router::WorkerInfo> workers;
   for (int chain = 0; chain < shape_.chains; ++chain) {
@@ -99,7 +99,12 @@ void SimulatedCluster::Join() {
     router::HeartbeatReceived heartbeat;
     heartbeat.instance = worker.instance;
     heartbeat.router_incarnation = RouterLimitsOf(shape_).incarnation;
-    heartbeat.view_version = router_.membership().view_version();
+    const router::Membership& members = router_.membership();
+    const router::Worker* here = members.Find(worker.instance);
+    if (here == nullptr) return;  // Refused: the run fails.
+    for (const router::WorkerInfo& member : members.ListFor(*here)) {
+      heartbeat.linked.push_back(member.instance.incarnation);
+    }
     heartbeat.ready = true;
     heartbeat.load.free_pages = worker.page_count;
     Handle(heartbeat);

@@ -26,6 +26,8 @@ namespace {
 
 // One in this many failures or refusals of a router is logged.
 constexpr int kFailuresToTell = 30;
+// Peers without an endpoint that are remembered as logged.
+constexpr size_t kMostUnreachable = 1000;
 
 absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {
   PeerWorker peer;
@@ -61,17 +63,15 @@ HeartbeatAnswered Answer(uint64_t router, const absl::Status& status,
   HeartbeatAnswered answer{router, status, response.view_version(), {}};
   answer.drain = status.ok() && response.drain();
   answer.needed_requests = response.needed_requests();
-  // A router of before tells of none, one that is broken of too few.
-  const bool tells_joined = response.joined_versions_size() == response.workers_size();
-  for (int at = 0; at < response.workers_size(); ++at) {
-    auto peer = FromProto(response.workers(at));
+  answer.members.reserve(static_cast<size_t>(response.workers_size()));
+  for (const v1::WorkerInfo& worker : response.workers()) {
+    auto peer = FromProto(worker);
     if (!peer.ok()) {
-      // A router that sends such a view is broken, and waiting may help.
+      // A router that sends such members is broken, and waiting may help.
       answer.status = absl::InternalError(peer.status().message());
       break;
     }
-    if (tells_joined) peer->joined_version = response.joined_versions(at);
-    answer.workers.push_back(*std::move(peer));
+    answer.members.push_back(*std::move(peer));
   }
   return answer;
 }
@@ -83,13 +83,14 @@ MembershipOptions CoreOptions(const ClusterClientOptions& options) {
   core.self.role = options.self.role() == v1::ROLE_DECODE ? Role::kDecode : Role::kPrefill;
   core.self.chain_id = options.self.chain_id();
   core.self.decode_id = options.self.decode_id();
+  core.self.decodes = options.self.decodes();
   core.self.pp_rank = options.self.pp_rank();
   core.self.pp_size = std::max(1, options.self.pp_size());
   for (const std::string& router : options.routers) {
     (net::IsNumericHostPort(router) ? core.router_addresses : core.router_names).push_back(router);
   }
   core.times.heartbeat_us = options.heartbeat_interval_ms * 1000;
-  core.times.grace_us = options.rejoin_grace_ms * 1000;
+  core.times.grace_us = options.forget_router_ms * 1000;
   core.resolve_us = options.resolve_interval_ms * 1000;
   return core;
 }
@@ -160,6 +161,23 @@ class ClusterClient::Impl {
     return found->second;
   }
 
+  bool Want(const std::vector<InstanceRef>& peers) const {
+    PeersWanted wanted;
+    bool opening = false;
+    {
+      MutexLock lock(&mutex_);
+      for (const InstanceRef& peer : peers) {
+        if (endpoints_.contains(peer)) continue;
+        const auto refused = refused_until_us_.find(peer);
+        if (refused != refused_until_us_.end() && NowUs() < refused->second) continue;
+        opening = true;
+        if (opening_.insert(peer).second) wanted.peers.push_back(peer);
+      }
+    }
+    if (!wanted.peers.empty()) Post(std::move(wanted));
+    return opening;
+  }
+
   std::vector<PeerId> Endpoints(Role role) const {
     MutexLock lock(&mutex_);
     std::vector<PeerId> peers;
@@ -179,9 +197,11 @@ class ClusterClient::Impl {
   void Perform(const SendHeartbeat& action);
   void Perform(const OpenWatch& action);
   void Perform(const ForgetRouter& action);
+  void Perform(const LookUpPeer& action);
   void Perform(const ConnectPeers& action);
-  void Perform(const CloseEndpoint& action) { options_.data_plane->Disconnect(action.endpoint); }
-  void Perform(const EndpointsChanged& action);
+  void Perform(const PeerStands& action);
+  void Perform(const PeerUnreachable& action);
+  void Perform(const PeerLost& action);
   void Perform(const TellPeers& action);
   void Perform(const BeginDrain&) {
     if (options_.on_drain) options_.on_drain();
@@ -202,6 +222,9 @@ class ClusterClient::Impl {
   DrainNews drain_news_ ABSL_GUARDED_BY(mutex_);
   std::optional<Unregistered> unregistered_ ABSL_GUARDED_BY(mutex_);
   std::map<InstanceRef, PeerEndpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
+  mutable std::set<InstanceRef> opening_ ABSL_GUARDED_BY(mutex_);  // Wanted, and not answered yet.
+  // Who asks again and again for a peer that can't be reached is told so at once.
+  std::map<InstanceRef, int64_t> refused_until_us_ ABSL_GUARDED_BY(mutex_);
 
   NameResolver resolver_{options_.lookup,
                          [this](const std::string& name, NameResolver::Addresses addresses) {
@@ -287,7 +310,7 @@ void ClusterClient::Impl::Perform(const SendHeartbeat& action) {
   *request.mutable_instance() = options_.self.instance();
   request.set_router_incarnation(action.router_incarnation);
   request.set_view_version(action.view_version);
-  for (const uint64_t incarnation : action.unconnected) request.add_unconnected(incarnation);
+  for (const uint64_t incarnation : status.linked) request.add_linked(incarnation);
   request.set_ready(status.ready);
   *request.mutable_load() = status.load;
   request.set_draining(status.draining);
@@ -321,35 +344,70 @@ void ClusterClient::Impl::Perform(const ForgetRouter& action) {
   routers_.erase(action.router);
 }
 
+void ClusterClient::Impl::Perform(const LookUpPeer& action) {
+  v1::FindRequest request;
+  *request.mutable_instance() = rpc::ToProto(action.peer);
+  routers_.at(action.router)
+      ->Find(
+          std::move(request), action.timeout_us / 1000,
+          [this, router = action.router, peer = action.peer](absl::Status status,
+                                                             const v1::FindResponse& response) {
+            if (status.ok()) status = Failpoint("worker.find");
+            Post(PeerLookedUp{router, peer, status.ok() ? FromProto(response.worker()) : status});
+          });
+}
+
 void ClusterClient::Impl::Perform(const ConnectPeers& action) {
   PeersConnected answer;
-  std::erase_if(unreachable_, [this](const InstanceRef& peer) { return !core_.Knows(peer); });
   for (const PeerWorker& peer : action.peers) {
     const absl::StatusOr<PeerId> id = options_.data_plane->Connect(peer.data_address);
     if (id.ok()) {
       unreachable_.erase(peer.instance);
-      answer.standing.push_back({peer.instance, *id});
+      answer.standing.push_back({peer, *id});
       continue;
     }
-    answer.failed.push_back(peer.instance);
+    answer.failed.push_back(peer);
+    if (unreachable_.size() >= kMostUnreachable) unreachable_.clear();
     if (!unreachable_.insert(peer.instance).second || StopRequested()) continue;
     LOG(kWarning) << "no endpoint to " << peer.instance.id << ": " << DescribeStatus(id.status());
   }
   events_.Raise(std::move(answer));
 }
 
-void ClusterClient::Impl::Perform(const EndpointsChanged& action) {
+void ClusterClient::Impl::Perform(const PeerStands& action) {
   {
     MutexLock lock(&mutex_);
-    endpoints_ = core_.endpoints();
+    endpoints_[action.peer] = action.endpoint;
+    opening_.erase(action.peer);
+    refused_until_us_.erase(action.peer);
   }
-  if (action.lost && options_.on_endpoint_lost) options_.on_endpoint_lost();
+  if (options_.on_endpoints) options_.on_endpoints();
+}
+
+void ClusterClient::Impl::Perform(const PeerUnreachable& action) {
+  LOG(kDebug) << action.peer.id << " can't be reached at the moment";
+  {
+    MutexLock lock(&mutex_);
+    opening_.erase(action.peer);
+    const int64_t now_us = NowUs();
+    std::erase_if(refused_until_us_,
+                  [now_us](const auto& entry) { return entry.second <= now_us; });
+    refused_until_us_[action.peer] = now_us + options_.heartbeat_interval_ms * 1000;
+  }
+  if (options_.on_endpoints) options_.on_endpoints();
+}
+
+void ClusterClient::Impl::Perform(const PeerLost& action) {
+  {
+    MutexLock lock(&mutex_);
+    endpoints_.erase(action.peer);
+  }
+  if (options_.on_endpoints) options_.on_endpoints();
 }
 
 void ClusterClient::Impl::Perform(const TellPeers& action) {
-  LOG(kInfo) << "the cluster has " << action.peers.size() << " other workers, by the word of "
-             << core_.routers_joined() << " routers";
-  if (options_.on_view) options_.on_view(action.peers);
+  LOG(kInfo) << action.peers.size() << " other members of this chain or decode service are here";
+  if (options_.on_members) options_.on_members(action.peers);
 }
 
 void ClusterClient::Impl::Perform(const TooManyRouters& action) {
@@ -377,6 +435,7 @@ uint32_t ClusterClient::ProtocolOf(const InstanceRef& instance) const {
   const std::optional<PeerEndpoint> found = impl_->Find(instance);
   return found.has_value() ? found->protocol_version : kOldestProtocolVersion;
 }
+bool ClusterClient::Want(const std::vector<InstanceRef>& peers) const { return impl_->Want(peers); }
 std::vector<PeerId> ClusterClient::Endpoints(Role role) const { return impl_->Endpoints(role); }
 void ClusterClient::Announce(const std::string& router_address) const {
   impl_->PostNews(RouterAnnounced{router_address});

@@ -1,6 +1,6 @@
 // A worker's memberships at its routers: finds them, registers with each, renews the leases, and
-// keeps the data plane's endpoints in step with what the routers list. Used by decode services and
-// prefill stages alike. Runs services/worker/core/memberships.h, which decides.
+// opens the data plane's endpoints where they are wanted. Used by decode services and prefill
+// stages alike. Runs services/worker/core/memberships.h, which decides.
 #ifndef SERVICES_WORKER_CLUSTER_CLIENT_H_
 #define SERVICES_WORKER_CLUSTER_CLIENT_H_
 
@@ -30,10 +30,8 @@ struct ClusterClientOptions {
   std::shared_ptr<const rpc::ClusterSecurity> security;  // May be null.
   v1::WorkerInfo self;                                   // As it registers, data_address included.
   int64_t heartbeat_interval_ms = 500;
-  // After another registration, workers that were known and that the router does not list (yet) are
-  // kept for so long, unless another incarnation of theirs is listed: a router that has just
-  // started hears of its workers one by one, within the backoff of their registrations.
-  int64_t rejoin_grace_ms = 5000;
+  // A router that no name leads to any more is followed until it has been silent for so long.
+  int64_t forget_router_ms = 5000;
   int64_t resolve_interval_ms = 5000;
   NameResolver::Lookup lookup = net::NumericAddresses;
   DataPlane* data_plane = nullptr;  // Not owned; outlives the client.
@@ -41,17 +39,18 @@ struct ClusterClientOptions {
   struct Status {
     bool ready = false;
     v1::WorkerLoad load;
-    bool draining = false;  // It takes nothing new and will leave.
+    bool draining = false;         // It takes nothing new and will leave.
+    std::vector<uint64_t> linked;  // HeartbeatRequest.linked.
   };
   // Asked before every heartbeat, on the client's thread; must not wait for a peer.
   std::function<Status()> status;
-  // Called on the client's thread whenever the peers change: every live worker but this one whose
-  // endpoint has stood, of one name only the newest incarnation, those that came last first. May be
-  // null.
-  std::function<void(const std::vector<PeerWorker>&)> on_view;
-  // Called on the client's thread when an endpoint that stood does no more: what runs over it ends
-  // now. May be null.
-  std::function<void()> on_endpoint_lost;
+  // Called on the client's thread whenever the other members of this worker's chain or decode
+  // service change: of one name only the newest incarnation, those that came last first. Each has
+  // been tried to connect to. May be null.
+  std::function<void(const std::vector<PeerWorker>&)> on_members;
+  // Called on the client's thread when an endpoint stands, can't be opened, or does not stand any
+  // more: what runs over it ends now. May be null.
+  std::function<void()> on_endpoints;
   // An operator asks this worker to drain, through a router (Cluster.Drain). Called on the client's
   // thread, again with every heartbeat until the worker leaves. May be null.
   std::function<void()> on_drain;
@@ -64,18 +63,16 @@ struct ClusterClientOptions {
   std::function<void(const absl::Status&)> on_rejected;
 };
 
-// Heartbeats go every interval, and at once when there is news: a router says that its view has
-// changed, a view has been applied, or ReportSoon was called.
+// Heartbeats go every interval, and at once when there is news: a router says that the members have
+// changed, or ReportSoon was called.
 //
 // One thread of its own, and to each router a connection of its own, so that a slow or dead router
 // delays nothing else. It survives the routers: running requests go on, and the worker registers
 // again, with a backoff of at most two seconds, until it is heard.
 //
-// An endpoint belongs to one incarnation of a peer: a new incarnation is a new PeerId, the old one
-// is disconnected. Decode services connect to every prefill stage, stages to every decode service
-// and to the other stages of their chain. A router is told that its view has been applied once each
-// endpoint that it asks for has been tried, with those that don't stand, and again whenever that
-// changes; it pairs nothing over them.
+// An endpoint belongs to one incarnation of a peer: a new incarnation is a new PeerId. Those to the
+// other stages of this worker's chain are opened when routers list them, any other when it is
+// wanted, and kept until it is found dead.
 class ClusterClient {
  public:
   explicit ClusterClient(ClusterClientOptions options);
@@ -96,22 +93,24 @@ class ClusterClient {
   void Announce(const std::string& router_address) const;
   // The endpoint of one incarnation of a peer; nullopt: not connected.
   std::optional<PeerId> Find(const InstanceRef& instance) const;
+  // Wants endpoints to these peers. True: one of them is being opened, and on_endpoints will be
+  // called; else Find has each, or it can't be reached at the moment.
+  bool Want(const std::vector<InstanceRef>& peers) const;
   // The newest version of the protocol that it speaks; the oldest there is, if it is not connected.
   uint32_t ProtocolOf(const InstanceRef& instance) const;
   // Every endpoint of decode services (for lease heartbeats of stages) or of prefill stages.
   std::vector<PeerId> Endpoints(Role role) const;
   // What `status` says has changed: the router should hear of it now.
   void ReportSoon() const;
-  // This worker will leave: no endpoint is opened any more.
+  // This worker will leave: no endpoint is opened that nothing waits for.
   void StopConnecting() const;
   // What the routers know of this worker's drain, once its status says that it drains.
   DrainNews drain_news() const;
-  // Deregisters: a last heartbeat takes this worker out of every router's view, so that no peer
-  // waits for the end of its lease. Returns when those that answer have heard it, and after
-  // `limit_ms` in any case; only Stop may follow. Any thread but the client's.
+  // Deregisters: a last heartbeat ends this worker's lease at every router. Returns when those that
+  // answer have heard it, and after `limit_ms` in any case; only Stop may follow. Any thread but
+  // the client's.
   void Leave(int64_t limit_ms);
-  // Forward DataPlane::SetPeerErrorHandler here: the endpoint is opened anew after an interval if a
-  // router still lists the peer.
+  // Forward DataPlane::SetPeerErrorHandler here: the endpoint may be opened anew after an interval.
   void OnPeerFailed(PeerId peer);
 
  private:

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -77,7 +78,7 @@ class FakeRouter final : public v1::Cluster::Service {
     if (!refusal_.ok()) return refusal_;
     ++registrations_;
     known_ = true;
-    applied_ = 0;
+    had_ = 0;
     response->set_heartbeat_interval_ms(interval_ms_);
     response->set_router_incarnation(incarnation_);
     return grpc::Status::OK;
@@ -90,15 +91,26 @@ class FakeRouter final : public v1::Cluster::Service {
     if (request->router_incarnation() != incarnation_) {
       return {grpc::StatusCode::NOT_FOUND, "another router's"};
     }
-    applied_ = request->view_version();
+    had_ = request->view_version();
     ready_ = request->ready();
-    unconnected_ = {request->unconnected().begin(), request->unconnected().end()};
+    linked_ = {request->linked().begin(), request->linked().end()};
     response->set_view_version(version_);
-    if (applied_ != version_) {
+    if (had_ != version_) {
       for (const auto& worker : view_) *response->add_workers() = worker;
-      for (const uint64_t version : joined_versions_) response->add_joined_versions(version);
     }
     return grpc::Status::OK;
+  }
+  grpc::Status Find(grpc::ServerContext*, const v1::FindRequest* request,
+                    v1::FindResponse* response) override {
+    MutexLock lock(&mutex_);
+    ++lookups_;
+    for (const auto& worker : others_) {
+      if (worker.instance().SerializeAsString() != request->instance().SerializeAsString())
+        continue;
+      *response->mutable_worker() = worker;
+      return grpc::Status::OK;
+    }
+    return {grpc::StatusCode::NOT_FOUND, "who?"};
   }
 
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
@@ -138,13 +150,16 @@ class FakeRouter final : public v1::Cluster::Service {
   bool AwaitWatches(int count) {
     return Await([this, count] { return watches_ >= count; });
   }
-  // `joined_versions`: none, as a router of before, or of each worker.
-  void SetView(uint64_t version, std::vector<v1::WorkerInfo> view,
-               std::vector<uint64_t> joined_versions = {}) {
+  // Of the worker's chain or decode service.
+  void SetView(uint64_t version, std::vector<v1::WorkerInfo> view) {
     MutexLock lock(&mutex_);
     version_ = version;
     view_ = std::move(view);
-    joined_versions_ = std::move(joined_versions);
+  }
+  // Who is found when it is asked for.
+  void SetOthers(std::vector<v1::WorkerInfo> others) {
+    MutexLock lock(&mutex_);
+    others_ = std::move(others);
   }
   void Forget() {
     MutexLock lock(&mutex_);
@@ -159,11 +174,12 @@ class FakeRouter final : public v1::Cluster::Service {
     MutexLock lock(&mutex_);
     refusal_ = std::move(status);
   }
-  bool AwaitApplied(uint64_t version) {
-    return Await([this, version] { return known_ && applied_ == version; });
+  // The worker has this version.
+  bool AwaitHad(uint64_t version) {
+    return Await([this, version] { return known_ && had_ == version; });
   }
-  bool AwaitUnconnected(uint64_t version, const std::vector<uint64_t>& incarnations) {
-    return Await([&] { return known_ && applied_ == version && unconnected_ == incarnations; });
+  bool AwaitLinked(const std::vector<uint64_t>& incarnations) {
+    return Await([&] { return known_ && linked_ == incarnations; });
   }
   bool AwaitReady(bool ready) {
     return Await([this, ready] { return ready_ == ready; });
@@ -179,9 +195,9 @@ class FakeRouter final : public v1::Cluster::Service {
     }
     return Await([this, target] { return heartbeats_ >= target; });
   }
-  uint64_t applied() {
+  int lookups() {
     MutexLock lock(&mutex_);
-    return applied_;
+    return lookups_;
   }
   bool ready() {
     MutexLock lock(&mutex_);
@@ -205,11 +221,12 @@ class FakeRouter final : public v1::Cluster::Service {
   int heartbeats_ = 0;
   bool known_ = false;
   bool ready_ = false;
-  uint64_t applied_ = 0;
-  std::vector<uint64_t> unconnected_;
+  uint64_t had_ = 0;
+  int lookups_ = 0;
+  std::vector<uint64_t> linked_;
+  std::vector<v1::WorkerInfo> others_;
   uint64_t version_ = 1;
   std::vector<v1::WorkerInfo> view_;
-  std::vector<uint64_t> joined_versions_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -241,12 +258,19 @@ class ClusterClientTest : public testing::Test {
     options.resolve_interval_ms = 10;
     options.self = self;
     options.heartbeat_interval_ms = interval_ms_;
-    options.rejoin_grace_ms = rejoin_grace_ms_;
     options.data_plane = &plane_;
-    options.status = [this] { return ClusterClientOptions::Status{.ready = ready_, .load = {}}; };
-    options.on_view = [this](const std::vector<PeerWorker>& view) {
+    options.status = [this] {
+      ClusterClientOptions::Status status{.ready = ready_, .load = {}};
+      status.linked = {2, 3};
+      return status;
+    };
+    options.on_members = [this](const std::vector<PeerWorker>& members) {
       MutexLock lock(&mutex_);
-      views_.push_back(view);
+      members_.push_back(members);
+    };
+    options.on_endpoints = [this] {
+      MutexLock lock(&mutex_);
+      ++endpoint_changes_;
     };
     options.on_refused = [this](int routers) {
       MutexLock lock(&mutex_);
@@ -271,6 +295,24 @@ class ClusterClientTest : public testing::Test {
     return mutex_.AwaitFor(kPatience, predicate);
   }
 
+  // Until it is found or not.
+  std::optional<PeerId> Reach(const InstanceRef& peer) {
+    while (client_->Want({peer})) {
+      MutexLock lock(&mutex_);
+      const int before = endpoint_changes_;
+      const auto changed = [this, before] { return endpoint_changes_ != before; };
+      (void)mutex_.AwaitFor(std::chrono::milliseconds(20), changed);
+    }
+    return client_->Find(peer);
+  }
+  bool AwaitMembers(size_t count) {
+    MutexLock lock(&mutex_);
+    const auto predicate = [this, count] {
+      return !members_.empty() && members_.back().size() == count;
+    };
+    return mutex_.AwaitFor(kPatience, predicate);
+  }
+
   // Heartbeats by news alone.
   void NoIntervals() {
     interval_ms_ = kNeverMs;
@@ -279,13 +321,13 @@ class ClusterClientTest : public testing::Test {
 
   std::atomic<bool> ready_{true};
   int64_t interval_ms_ = 10;
-  int64_t rejoin_grace_ms_ = 60'000;
   FakeDataPlane plane_;
   std::unique_ptr<FakeRouter> router_ = std::make_unique<FakeRouter>();
   Mutex mutex_;
   std::vector<std::string> routers_;  // Empty: `router_` alone.
   std::map<std::string, NameResolver::Addresses> addresses_;
-  std::vector<std::vector<PeerWorker>> views_;
+  std::vector<std::vector<PeerWorker>> members_;
+  int endpoint_changes_ = 0;
   absl::Status rejected_;
   int refusing_ = 0;                       // Routers.
   std::unique_ptr<ClusterClient> client_;  // Last: its thread uses the rest.

@@ -19,9 +19,12 @@ class Peers {
   virtual ~Peers() = default;
   // The endpoint of one incarnation of a peer; nullopt: not connected.
   virtual std::optional<PeerId> Find(const InstanceRef& instance) const = 0;
+  // Wants endpoints to these. True: one is being opened, and the service will hear of it; else Find
+  // has each, or it can't be reached at the moment.
+  virtual bool Want(const std::vector<InstanceRef>&) const { return false; }
   // The newest version of the protocol that a connected peer speaks.
   virtual uint32_t ProtocolOf(const InstanceRef&) const { return kProtocolVersion; }
-  // Every decode service's endpoint.
+  // The endpoints to decode services.
   virtual std::vector<PeerId> Decodes() const = 0;
   // The stage's readiness has changed; the router should be told.
   virtual void OnReadyChanged() const {}
@@ -36,6 +39,10 @@ class ClusterPeers final : public Peers {
   std::optional<PeerId> Find(const InstanceRef& instance) const override {
     const ClusterClient* client = client_;
     return client == nullptr ? std::nullopt : client->Find(instance);
+  }
+  bool Want(const std::vector<InstanceRef>& peers) const override {
+    const ClusterClient* client = client_;
+    return client != nullptr && client->Want(peers);
   }
   uint32_t ProtocolOf(const InstanceRef& instance) const override {
     const ClusterClient* client = client_;

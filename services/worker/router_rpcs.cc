@@ -14,7 +14,7 @@ namespace baton::worker {
 namespace {
 
 constexpr int kMaxReconnectMs = 2000;
-// A view of some thousand workers with their fingerprints.
+// What routers of before list: some thousand workers with their fingerprints.
 constexpr int kMaxViewBytes = 64 << 20;
 
 // One unary call; alive until its callback has run.
@@ -56,7 +56,7 @@ class RouterRpcs::WatchCall : public grpc::ClientReadReactor<v1::WatchNotice> {
     StartRead(&notice_);
   }
   void OnDone(const grpc::Status& status) override {
-    LOG(kDebug) << "the watch of the view ends: " << status.error_message();
+    LOG(kDebug) << "the watch ends: " << status.error_message();
     done_();
     keep_.reset();  // The owner may go once the context has.
   }
@@ -105,6 +105,16 @@ void RouterRpcs::Heartbeat(
                             [call, done = std::move(done)](const grpc::Status& status) {
                               done(rpc::FromGrpc(status), call->response);
                             });
+}
+
+void RouterRpcs::Find(v1::FindRequest request, int64_t timeout_ms,
+                      std::function<void(const absl::Status&, const v1::FindResponse&)> done) {
+  using Call = Unary<v1::FindRequest, v1::FindResponse>;
+  const auto call = std::make_shared<Call>(tracker_, std::move(request), timeout_ms);
+  stub_->async()->Find(&*call->context, &call->request, &call->response,
+                       [call, done = std::move(done)](const grpc::Status& status) {
+                         done(rpc::FromGrpc(status), call->response);
+                       });
 }
 
 void RouterRpcs::Watch(const v1::InstanceRef& self, std::function<void()> on_notice,

@@ -29,6 +29,8 @@ class RouterRpcs {
                 std::function<void(const absl::Status&, const v1::RegisterResponse&)> done);
   void Heartbeat(v1::HeartbeatRequest request, int64_t timeout_ms,
                  std::function<void(const absl::Status&, const v1::HeartbeatResponse&)> done);
+  void Find(v1::FindRequest request, int64_t timeout_ms,
+            std::function<void(const absl::Status&, const v1::FindResponse&)> done);
   // The router says by it that a heartbeat is wanted at once.
   void Watch(const v1::InstanceRef& self, std::function<void()> on_notice,
              std::function<void()> done);

@@ -99,7 +99,8 @@ class Cluster {
     HeartbeatReceived beat;
     beat.instance = workers_[worker].instance;
     beat.router_incarnation = kIncarnation;
-    beat.view_version = core_.membership().view_version();
+    const Membership& members = core_.membership();
+    beat.view_version = members.ListVersion(*members.Find(beat.instance));
     beat.ready = true;
     beat.load.running_requests = static_cast<int>(random_.Below(8));
     beat.load.queued_tokens = static_cast<int64_t>(random_.Below(4000));

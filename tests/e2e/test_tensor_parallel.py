@@ -89,7 +89,9 @@ def bystanders(model, tmp_path_factory, **shape):
     oracle = RememberedOracle(model)
     with clusters.Cluster(model, tmp_path_factory.mktemp("logs"), stages=2, flags=FLAGS, prefill_flags=CHUNK,
                           router_flags=["--load-balance-policy", "round_robin"], **shape) as cluster:
-        yield cluster, prompts, [oracle.greedy(prompt, COUNT) for prompt in prompts]
+        expected = [oracle.greedy(prompt, COUNT) for prompt in prompts]
+        check_serves(cluster, prompts, expected)  # Each pair connects when it is used first.
+        yield cluster, prompts, expected
 
 
 @pytest.fixture(scope="module")

@@ -147,6 +147,10 @@ void Clients::CheckCalm(uint64_t id, const Client& client) {
       if (topology_.only_drains) return CheckDrained(id, client);
       // Who has just started knows of no worker, and a name may have led none to the first one yet.
       if (topology_.first_router_stands && (client.router != 0 || client.too_early)) return;
+      // Its pair could not connect, and there was no place to wait for another one.
+      if (topology_.lonely && IsUnconnected(status) && CountRunning() >= topology_.max_queued) {
+        return;
+      }
       return fails("");
     default:
       return fails("");

@@ -34,11 +34,6 @@ constexpr Excuse kExcuses[] = {
      "as many as may be members are lost within a grace, once in some ten thousand seeds; "
      "membership_times_test"},
     {"planner: prompt tokens out of turn", "no stage tells them so; chain_planner_test"},
-    {"worker: a view was given up under a heartbeat",
-     "a router that stands still for a whole grace, once in some thousand seeds; memberships_test"},
-    {"worker: an endpoint comes that was opened too early",
-     "a router gives a worker up in the moment of an opening; peer_table_test"},
-    {"worker: an endpoint comes that is not wanted", "drawn too rarely yet; peer_table_test"},
     {"wiring: a stage is not ready in time",
      "a group that does not form ends sooner, else ten seconds without a connection; wiring_test"},
 };

@@ -61,6 +61,7 @@ void DecodeKv::LeaseTick() {
     for (const LeaseEvent& event : events) {
       const auto* failed = std::get_if<KvFailed>(&event);
       if (failed == nullptr || !absl::IsUnavailable(failed->status) || !world_.calm()) continue;
+      if (topology_.IsLonely(node_)) continue;
       world_.Violate(absl::StrCat("a healthy writer is declared dead: ", failed->status.message()));
     }
     ToCore(events);
@@ -71,6 +72,7 @@ void DecodeKv::LeaseTick() {
 void DecodeKv::Grant(KvGrant grant) {
   ToLeaseTable("grant", [this, grant](std::vector<LeaseEvent>&) {
     granted_[grant.generation] = grant.pages;
+    for (const KvWriter& writer : grant.writers) Greet(writer.instance);
     witness_.Granted(grant);
     leases_.Grant(grant, world_.now_us());
   });
@@ -96,16 +98,7 @@ void DecodeKv::After(std::function<void()> then) {
 void DecodeKv::ToCore(const std::vector<LeaseEvent>& events) {
   const std::vector<KvReceipt> receipts = leases_.TakeReceipts();
   witness_.Told(receipts);
-  for (const KvReceipt& receipt : receipts) {
-    // A writer that is not connected asks again when it is.
-    WorkerMembership& membership = *world_.process(node_)->worker();
-    const std::optional<uint64_t> endpoint = membership.FindPeer(receipt.writer);
-    if (!endpoint.has_value() || !membership.Lives(*endpoint)) continue;
-    membership.SendOver<PrefillProcess>(
-        *endpoint, 0, "receipt", [] {},
-        [receipt](PrefillProcess& stage, bool) { stage.ReceiveReceipt(receipt); },
-        [](const absl::Status&) {});
-  }
+  for (const KvReceipt& receipt : receipts) Send(receipt);
   for (const LeaseEvent& event : events) {
     if (const auto* committed = std::get_if<KvCommitted>(&event)) CheckHandedOver(*committed);
     core_inbox_us_ = std::max(core_inbox_us_, world_.now_us() + world_.random().Between(1, 60));
@@ -116,6 +109,37 @@ void DecodeKv::ToCore(const std::vector<LeaseEvent>& events) {
     world_.After(node_, core_inbox_us_ - world_.now_us() + world_.random().Between(0, 2'000'000),
                  "lease event again", tell);
   }
+}
+
+void DecodeKv::Greet(const InstanceRef& writer) {
+  WorkerMembership& membership = *world_.process(node_)->worker();
+  if (membership.Want({writer})) {
+    world_.After(node_, kEndpointAgainUs, "greeting waits for its endpoint",
+                 [this, writer] { Greet(writer); });
+    return;
+  }
+  const std::optional<uint64_t> endpoint = membership.FindPeer(writer);
+  if (!endpoint.has_value() || !membership.Lives(*endpoint)) return;
+  membership.SendOver<PrefillProcess>(
+      *endpoint, 0, "greeting", [] {},
+      [self = self_](PrefillProcess& stage, bool) { stage.ReceiveGreeting(self); },
+      [](const absl::Status&) {});
+}
+
+// A writer that can't be connected to asks again.
+void DecodeKv::Send(const KvReceipt& receipt) {
+  WorkerMembership& membership = *world_.process(node_)->worker();
+  if (membership.Want({receipt.writer})) {
+    world_.After(node_, kEndpointAgainUs, "receipt waits for its endpoint",
+                 [this, receipt] { Send(receipt); });
+    return;
+  }
+  const std::optional<uint64_t> endpoint = membership.FindPeer(receipt.writer);
+  if (!endpoint.has_value() || !membership.Lives(*endpoint)) return;
+  membership.SendOver<PrefillProcess>(
+      *endpoint, 0, "receipt", [] {},
+      [receipt](PrefillProcess& stage, bool) { stage.ReceiveReceipt(receipt); },
+      [](const absl::Status&) {});
 }
 
 void DecodeKv::ToLeaseTable(const char* label, std::function<void(std::vector<LeaseEvent>&)> run) {

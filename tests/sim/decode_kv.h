@@ -75,6 +75,8 @@ class DecodeKv final : public prefill::KvInlet {
   // Once a grant is committed: whether its pages hold what prefill should have sent.
   void CheckHandedOver(const KvCommitted& committed);
   void ToCore(const std::vector<LeaseEvent>& events);
+  void Send(const KvReceipt& receipt);
+  void Greet(const InstanceRef& writer);
   void ToLeaseTable(const char* label, std::function<void(std::vector<LeaseEvent>&)> run);
   void LeaseTick();
 

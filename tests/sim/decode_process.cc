@@ -65,12 +65,17 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& ora
       world, topology.times, node, RouterProcess::Describe(topology, self_, Role::kDecode),
       [this] {
         const prefill::PlannerLoad load = planner_.load();
+        const bool ready = !planner_.draining() && planner_.up();
+        std::vector<uint64_t> linked;
+        for (const InstanceRef& member : members_) {
+          if (ready) linked.push_back(member.incarnation);
+        }
         return WorkerMembership::Status{
-            !planner_.draining() && planner_.up(),
+            ready,
             router::WorkerLoad{load.open, load.queued, 0, load.free_pages, load.ending_pages},
-            drain_ != nullptr && drain_->draining()};
+            drain_ != nullptr && drain_->draining(), linked};
       },
-      [this] { OnView(); });
+      [this] { OnMembers(); });
   drain_ = std::make_unique<WorkerDrain>(
       world, topology, node, *membership_,
       WorkerDrain::Hooks{
@@ -78,7 +83,7 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& ora
           [this](std::string& why_not) { return AtRest(why_not); }});
   membership_->Start();
   kv_.Start();
-  OnView();
+  OnMembers();
 }
 
 // What is overdue ends first and by itself, so that a witness knows what an event is to do.
@@ -136,9 +141,6 @@ void DecodeProcess::ScheduleTick() {
 void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
   if (topology_.IsStranger(node_)) {
     return world_.Violate(absl::StrCat(self_.id, " is paired with a chain of another model"));
-  }
-  if (topology_.IsLonely(node_)) {
-    return world_.Violate(absl::StrCat(self_.id, " is paired and nobody is connected to it"));
   }
   // The shell refuses it; no router does this.
   if (book_.Holds(request.attempt_id)) return world_.BreakCall(call);

@@ -103,7 +103,7 @@ class DecodeProcess : public DecodeRank {
   void SendAll(const SimOrder& order);
   void KeepForLater(const links::WiringEvent& event);
   void ScheduleStale();
-  void OnView();
+  void OnMembers();
 
   Oracle& oracle_;
   prefill::ChainPlanner planner_;

@@ -69,9 +69,12 @@ DecodeRank::DecodeRank(World& world, const Topology& topology, StageGroups& grou
 
 absl::Status DecodeRank::Begin(const links::Hello& hello) {
   if (!grants_.AtRest()) return absl::UnavailableError("pages of the last epoch are in use");
-  BATON_RETURN_IF_ERROR(neighbours_.Begin(
-      hello, stage_.Quiet(),
-      [this](const InstanceRef& instance) { return membership_->FindPeer(instance); }));
+  BATON_RETURN_IF_ERROR(
+      neighbours_.Begin(hello, stage_.Quiet(), [this](const InstanceRef& instance) {
+        const auto endpoint = membership_->FindPeer(instance);
+        if (!endpoint.has_value()) membership_->Want({instance});
+        return endpoint;
+      }));
   if (memory_.AnyHeld() || !steps_.idle()) {
     world_.Violate(absl::StrCat(self_.id, " begins an epoch while its pages are in use"));
   }

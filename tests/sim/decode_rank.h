@@ -53,9 +53,6 @@ class DecodeRank : public Process {
 
   WorkerMembership* worker() override { return membership_.get(); }
   SimGroup* ranks() override { return &group_; }
-  void PeerClosed(const InstanceRef& peer, int64_t opened_us) override {
-    membership_->PeerClosed(peer, opened_us);
-  }
   absl::Status CheckInvariants() const override;
   bool AtRest(std::string& why_not) const override;
 

@@ -53,10 +53,10 @@ void DecodeProcess::LinkBroken(uint64_t call) {
 
 // ---- What the wiring decides ----
 
-void DecodeProcess::OnView() {
+void DecodeProcess::OnMembers() {
   CheckNeighbours();
   const links::ChainPlace place = DecodePlaceOf(topology_, node_, self_);
-  wiring_events_.Raise(links::ViewSeen{WithImpostors(world_, place, membership_->peers())});
+  wiring_events_.Raise(links::MembersSeen{WithImpostors(world_, place, membership_->peers())});
 }
 
 void DecodeProcess::Perform(const links::TryOwnEpoch& action) {
@@ -131,7 +131,8 @@ void DecodeProcess::Perform(const links::ReportChainUp& action) {
 }
 
 void DecodeProcess::Perform(const links::ReportChainDown& action) {
-  if (topology_.first_router_stands) {
+  // One of a service that nobody connects to never comes up.
+  if (topology_.first_router_stands && !topology_.IsLonely(node_)) {
     world_.Violate(absl::StrCat("a router's death parts the ranks of ", self_.id, ": ",
                                 action.status.message()));
   }

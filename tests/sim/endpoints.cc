@@ -71,7 +71,6 @@ void WorkerMembership::LookAfterEndpoints() {
     }
     EndStuck(std::move(found->second));
     live_.erase(found);
-    lost_us_[peer] = now_us;
     world_.After(node_, world_.random().Between(1, 60), "endpoint is given up",
                  [this, number] { events_.Raise(worker::PeerFailed{number}); });
   }

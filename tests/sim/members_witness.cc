@@ -65,6 +65,7 @@ std::vector<MembersWitness::Lost> MembersWitness::Take(const router::Event& even
                                                        const router::Membership& membership) {
   std::vector<Lost> lost;
   noticed_.clear();
+  relisted_.clear();
   if (const auto* asks = std::get_if<router::RegisterRequested>(&event)) {
     const auto* reply = FindAction<router::ReplyRegister>(actions);
     if (reply == nullptr || reply->rpc_id != asks->rpc_id) {
@@ -218,14 +219,8 @@ void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
 }
 
 void MembersWitness::Join(const router::Worker& worker, bool asks) {
-  const uint64_t joined = worker.joined_version;
-  const bool taken = std::any_of(members_.begin(), members_.end(), [joined](const auto& entry) {
-    return entry.second.joined_version >= joined;
-  });
-  if (joined <= version_ || taken) Complain("two joins have one version of the view");
   Member member;
   member.info = worker.info;
-  member.joined_version = joined;
   member.changed_us = world_.now_us();
   int64_t asked_us = world_.now_us();
   if (const auto refused = refused_.find(worker.info.instance);
@@ -246,25 +241,24 @@ void MembersWitness::Join(const router::Worker& worker, bool asks) {
   std::erase_if(refused_,  // The router forgets the applicant of a name that joins.
                 [&](const auto& entry) { return entry.first.id == worker.info.instance.id; });
   members_[worker.info.instance.id] = std::move(member);
+  Relisted(worker.info);
   pairs_valid_ = false;
 }
 
 void MembersWitness::Hear(const router::HeartbeatReceived& event, std::vector<Lost>& /*lost*/) {
   Member* member = Of(event.instance);
   if (member == nullptr || event.router_incarnation != limits_.incarnation) return;
-  const std::set<uint64_t> unconnected(event.unconnected.begin(), event.unconnected.end());
+  const std::set<uint64_t> linked(event.linked.begin(), event.linked.end());
   member->lease_until_us = world_.now_us() + limits_.membership.lease_us;
   member->excused = false;
-  const uint64_t applied_version = event.view_version <= version_ ? event.view_version : 0;
-  if (member->ready != event.ready || member->unconnected != unconnected ||
-      applied_version < member->applied_version) {
+  if (member->ready != event.ready || member->linked != linked) {
     member->changed_us = world_.now_us();
   }
   member->suspect = false;
   member->ready = event.ready;
   member->load = event.load;
-  member->unconnected = unconnected;
-  member->applied_version = applied_version;
+  member->linked = linked;
+  member->had_version = event.view_version;
   if ((event.draining || event.leaving) && !std::exchange(member->draining, true)) {
     member->changed_us = world_.now_us();
   }
@@ -276,7 +270,9 @@ void MembersWitness::Hear(const router::WatchOpened& event) {
   if (member == nullptr) return;
   std::erase_if(watches_, [&](const auto& watch) { return watch.second == event.instance; });
   watches_[event.rpc_id] = event.instance;
-  if (member->applied_version != version_) noticed_.insert(event.rpc_id);
+  const auto version = list_versions_.find(TellsAll() ? "all" : GroupOf(member->info));
+  const bool knows = version != list_versions_.end() && member->had_version == version->second;
+  if (!knows) noticed_.insert(event.rpc_id);
 }
 
 // Whatever is heard first after a pause shows it, and members have most likely spoken meanwhile.
@@ -310,6 +306,11 @@ void MembersWitness::HearTick(std::vector<Lost>& lost) {
     }
     member = next;
   }
+  std::erase_if(unconnected_until_us_, [&](const auto& entry) {
+    if (now_us < entry.second) return false;
+    pairs_valid_ = false;
+    return true;
+  });
 }
 
 // Keeps the workers lost last, at most as many as may be members.
@@ -326,6 +327,7 @@ void MembersWitness::Remember(const router::WorkerInfo& info) {
 void MembersWitness::Lose(Members::iterator member, bool left, std::vector<Lost>& lost) {
   const InstanceRef instance = member->second.info.instance;
   std::erase_if(watches_, [&](const auto& watch) { return watch.second == instance; });
+  Relisted(member->second.info);
   lost.push_back({std::move(member->second), left});
   members_.erase(member);
   pairs_valid_ = false;
@@ -363,12 +365,35 @@ void MembersWitness::Served(const InstanceRef& instance) {
   pairs_valid_ = false;
 }
 
+void MembersWitness::CouldNotConnect(const router::Pair& pair) {
+  for (const InstanceRef& end : {pair.chain.stage0, pair.decode}) {
+    if (Member* member = Of(end)) member->changed_us = world_.now_us();
+  }
+  unconnected_until_us_[{pair.chain.stage0.incarnation, pair.decode.incarnation}] =
+      world_.now_us() + limits_.membership.unconnected_us;
+  pairs_valid_ = false;
+}
+
 // ---- What must be true afterwards ----
+
+void MembersWitness::Relisted(const router::WorkerInfo& info) { relisted_.insert(GroupOf(info)); }
+
+std::vector<router::WorkerInfo> MembersWitness::ListFor(const router::WorkerInfo& info) const {
+  std::vector<router::WorkerInfo> list;
+  for (const auto& [id, member] : members_) {
+    if (TellsAll() || GroupOf(member.info) == GroupOf(info)) list.push_back(member.info);
+  }
+  if (TellsAll()) return list;
+  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.pp_rank, a.tensor_rank.rank) < std::pair(b.pp_rank, b.tensor_rank.rank);
+  });
+  return list;
+}
 
 void MembersWitness::Check(const router::Event& event, const std::vector<router::Action>& actions,
                            const router::RouterCore& core) {
   const router::Membership& membership = core.membership();
-  CheckView(membership);
+  CheckMembers(membership);
   CheckWatches(actions, membership.view_version());
   if (!std::holds_alternative<router::TokenReceived>(event) || !pairs_valid_) {
     CheckPairs(membership);
@@ -384,44 +409,49 @@ void MembersWitness::CheckReply(const router::HeartbeatReceived& event,
     return;
   }
   if (!reply.status.ok()) return Complain(event.instance.id + " is a member and is not known");
-  const bool changed = event.view_version != version_;
-  if (reply.view_version != version_ || reply.view_changed != changed ||
+  const std::string group = TellsAll() ? "all" : GroupOf(member->info);
+  const auto [known, is_new] = list_versions_.try_emplace(group, reply.view_version);
+  if (!is_new && reply.view_version != known->second) {
+    Complain("a list has another version and is the same");
+  }
+  if (reply.view_changed != (event.view_version != reply.view_version) ||
       reply.drain != member->drain_asked) {
     Complain("a heartbeat's answer does not say what is so");
   }
-  if (!changed) return;
-  bool same = reply.workers.size() == members_.size();
-  for (const auto& [info, joined_version] : reply.workers) {
-    const Member* listed = Find(info.instance);
-    same = same && listed != nullptr && listed->info == info &&
-           listed->joined_version == joined_version;
+  if (reply.view_changed && reply.workers != ListFor(member->info)) {
+    Complain("a worker is told of others than its members");
   }
-  if (!same) Complain("a worker is told another view than the members");
 }
 
-void MembersWitness::CheckView(const router::Membership& membership) {
-  const uint64_t version = membership.view_version();
-  if (version == version_ && !pairs_valid_) {
-    for (const auto& [id, member] : members_) {
-      if (membership.Find(member.info.instance) == nullptr) Complain(id + " is lost and no view");
-    }
-    return;
+void MembersWitness::CheckMembers(const router::Membership& membership) {
+  if (membership.view_version() == version_ && pairs_valid_ && relisted_.empty()) return;
+  bool same = membership.Workers().size() == members_.size();
+  for (const auto& [id, member] : members_) {
+    same = same && membership.Find(member.info.instance) != nullptr;
   }
-  if (version == version_) return;
-  const std::vector<router::Member> view = membership.View();
-  bool same = view.size() == members_.size() && version > version_;
-  for (const router::Member& told : view) same = same && Find(told.info.instance) != nullptr;
   if (!same) Complain("the members are not who should be");
+  if (!relisted_.empty() && membership.view_version() <= version_) {
+    Complain("a member comes or goes and no version is new");
+  }
 }
 
+// Of a group whose members have changed, those that watch.
 void MembersWitness::CheckWatches(const std::vector<router::Action>& actions, uint64_t version) {
-  if (std::exchange(version_, version) != version) {
-    for (const auto& [rpc, instance] : watches_) noticed_.insert(rpc);
+  version_ = version;
+  for (const std::string& group : relisted_) list_versions_.erase(group);
+  if (!relisted_.empty()) list_versions_.erase("all");
+  for (const auto& [rpc, instance] : watches_) {
+    const Member* member = Find(instance);
+    if (member == nullptr || relisted_.empty()) continue;
+    if (TellsAll() || relisted_.contains(GroupOf(member->info))) noticed_.insert(rpc);
   }
   for (const router::Action& action : actions) {
     if (const auto* notice = std::get_if<router::NotifyWatch>(&action)) {
       noticed_.erase(notice->rpc_id);
-      if (notice->view_version > version) Complain("a watch hears of a view that is not");
+      // Membership::ListVersion: two numbers for each version of the members.
+      if (notice->view_version > 2 * version + 1) {
+        Complain("a watch hears of a version that is not");
+      }
     }
     if (const auto* end = std::get_if<router::EndWatch>(&action)) {
       if (watches_.contains(end->rpc_id)) Complain("a member's watch is ended");
@@ -436,6 +466,7 @@ int64_t MembersWitness::NextUs() const {
     next_us = std::min(next_us, member.lease_until_us);
     if (member.probation_until_us != 0) next_us = std::min(next_us, member.probation_until_us);
   }
+  for (const auto& [ends, until_us] : unconnected_until_us_) next_us = std::min(next_us, until_us);
   return next_us;
 }
 

@@ -35,9 +35,8 @@ class MembersWitness {
     int64_t probation_until_us = 0;  // 0: none.
     int64_t lease_until_us = 0;
     int64_t changed_us = 0;
-    uint64_t joined_version = 0;
-    uint64_t applied_version = 0;
-    std::set<uint64_t> unconnected;
+    uint64_t had_version = 0;  // Of its list.
+    std::set<uint64_t> linked;
 
     bool Serves() const { return ready && !draining && !suspect && probation_until_us == 0; }
   };
@@ -59,6 +58,7 @@ class MembersWitness {
   // What requests have shown of a worker.
   void Failed(const InstanceRef& instance);
   void Served(const InstanceRef& instance);
+  void CouldNotConnect(const router::Pair& pair);
   // After an event and all that requests have shown in it.
   void Check(const router::Event& event, const std::vector<router::Action>& actions,
              const router::RouterCore& core);
@@ -71,7 +71,7 @@ class MembersWitness {
   const std::vector<router::Pair>& Pairs();
   // Until when a pair may come; 0: none may.
   int64_t PairExpectedUntilUs() const;
-  // When a lease or a probation ends next.
+  // When a lease or a probation ends next, or a pair that could not connect is one again.
   int64_t NextUs() const;
   int64_t leases_expired_total() const { return leases_expired_total_; }
   int64_t pauses_total() const { return pauses_total_; }
@@ -104,12 +104,21 @@ class MembersWitness {
                     const router::Membership& membership);
   void CheckReply(const router::HeartbeatReceived& event, const router::ReplyHeartbeat& reply,
                   const router::Membership& membership);
-  void CheckView(const router::Membership& membership);
+  void CheckMembers(const router::Membership& membership);
   void CheckWatches(const std::vector<router::Action>& actions, uint64_t version);
+  // The chain or decode service that it is of.
+  static std::string GroupOf(const router::WorkerInfo& info);
+  bool TellsAll() const {
+    return static_cast<int>(members_.size()) <= limits_.membership.told_of_all;
+  }
+  // The members of its chain or decode service, by place; or all.
+  std::vector<router::WorkerInfo> ListFor(const router::WorkerInfo& info) const;
+  // Its list is another one now; those of it that watch must be told.
+  void Relisted(const router::WorkerInfo& info);
   using Ranks = std::map<std::pair<int, int>, const Member*>;  // By stage and rank.
   static bool CanServe(const Ranks& ranks);
   void AddPair(const router::Chain& chain, const std::vector<KvWriter>& writers,
-               const Ranks& stages, const Ranks& ranks);
+               const Ranks& ranks);
   void CheckPairs(const router::Membership& membership);
   // With as many workers as the router takes.
   bool IsFull() const {
@@ -128,9 +137,13 @@ class MembersWitness {
   std::map<InstanceRef, int64_t> intruders_;  // Applicants, and when they have asked.
   std::map<uint64_t, InstanceRef> watches_;   // Open, by RPC.
   std::set<uint64_t> noticed_;                // Watches that this event must have told.
+  std::set<std::string> relisted_;            // Groups of which this event has changed a member.
+  std::map<std::string, uint64_t> list_versions_;  // As answers have told them, by group.
+  // Until when; by the incarnations of stage 0 and of decode's rank 0.
+  std::map<std::pair<uint64_t, uint64_t>, int64_t> unconnected_until_us_;
   std::vector<router::Pair> pairs_;
   bool pairs_valid_ = false;
-  uint64_t version_ = 1;  // The view's version when last seen.
+  uint64_t version_ = 1;  // Of all lists, when last seen.
   int64_t last_tick_us_ = kNeverUs;
   int64_t leases_expired_total_ = 0;
   int64_t pauses_total_ = 0;

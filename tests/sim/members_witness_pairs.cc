@@ -10,22 +10,11 @@
 namespace baton::sim {
 namespace {
 
-bool Reaches(const MembersWitness::Member& from, const MembersWitness::Member& to) {
-  return from.applied_version >= to.joined_version &&
-         !from.unconnected.contains(to.info.instance.incarnation);
-}
-
 auto AsTuple(const router::Pair& pair) {
   return std::tie(pair.chain.chain_id, pair.chain.stages, pair.writers, pair.chain.stage0,
                   pair.chain.max_prompt_tokens, pair.chain.draining, pair.decode, pair.followers,
                   pair.decode_capacity_tokens, pair.max_context_tokens, pair.decode_slots,
                   pair.chain.capacity_tokens, pair.page_size, pair.reserved_tokens);
-}
-
-// The chain or decode service that it is of, and how many processes those are.
-std::string GroupOf(const router::WorkerInfo& info) {
-  if (info.role == Role::kPrefill) return "chain " + info.chain_id;
-  return info.decode_id.empty() ? "process " + info.instance.id : "service " + info.decode_id;
 }
 
 size_t SizeOf(const router::WorkerInfo& info) {
@@ -37,6 +26,11 @@ int64_t TokensOf(const router::WorkerInfo& info) {
 }
 
 }  // namespace
+
+std::string MembersWitness::GroupOf(const router::WorkerInfo& info) {
+  if (info.role == Role::kPrefill) return "chain " + info.chain_id;
+  return info.decode_id.empty() ? "process " + info.instance.id : "service " + info.decode_id;
+}
 
 int MembersWitness::UsablePages(const router::WorkerInfo& info) const {
   int pages = info.page_count;
@@ -71,39 +65,38 @@ const std::vector<router::Pair>& MembersWitness::Pairs() {
     std::vector<KvWriter> writers;
     bool ready = true;
     for (const auto& [place, stage] : stages) {
-      ready = ready && stage->Serves() && first.applied_version >= stage->joined_version;
+      ready = ready && stage->Serves();
       chain.stages.push_back({stage->info.instance, stage->info.layers, {place.second, ranks}});
       if (topology_.WritesKv(place.second)) writers.push_back(chain.stages.back());
       chain.max_prompt_tokens = std::min(chain.max_prompt_tokens, TokensOf(stage->info));
       chain.capacity_tokens = std::min(chain.capacity_tokens, TokensOf(stage->info));
     }
+    if (!ready || !CanServe(stages)) continue;
     for (const auto& [name, ranks] : services) {
-      if (ready && CanServe(ranks)) AddPair(chain, writers, stages, ranks);
+      if (CanServe(ranks)) AddPair(chain, writers, ranks);
     }
   }
   return pairs_;
 }
 
-// Every rank serves, and rank 0 has heard of all of them.
+// Every process serves, and the first one links these lives of them.
 bool MembersWitness::CanServe(const Ranks& ranks) {
   const Member& first = *ranks.begin()->second;
   if (ranks.size() != SizeOf(first.info)) return false;
-  return std::all_of(ranks.begin(), ranks.end(), [&first](const auto& entry) {
-    return entry.second->Serves() && first.applied_version >= entry.second->joined_version;
+  return std::all_of(ranks.begin(), ranks.end(), [&first, &ranks](const auto& entry) {
+    return entry.second->Serves() &&
+           (ranks.size() == 1 || first.linked.contains(entry.second->info.instance.incarnation));
   });
 }
 
 void MembersWitness::AddPair(const router::Chain& chain, const std::vector<KvWriter>& writers,
-                             const Ranks& stages, const Ranks& ranks) {
+                             const Ranks& ranks) {
   const Member& first = *ranks.begin()->second;
+  const std::pair ends(chain.stage0.incarnation, first.info.instance.incarnation);
+  if (unconnected_until_us_.contains(ends)) return;
   int64_t tokens = TokensOf(first.info);
   std::vector<InstanceRef> followers;
   for (const auto& [place, decode] : ranks) {
-    const bool connected =
-        std::all_of(stages.begin(), stages.end(), [&decode = decode](const auto& entry) {
-          return Reaches(*entry.second, *decode) && Reaches(*decode, *entry.second);
-        });
-    if (!connected) return;
     tokens = std::min(tokens, TokensOf(decode->info));
     if (decode != &first) followers.push_back(decode->info.instance);
   }

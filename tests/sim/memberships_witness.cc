@@ -22,7 +22,11 @@ std::string NameOf(const InstanceRef& instance) {
   return absl::StrCat(instance.id, "/", instance.incarnation);
 }
 
-std::string NamesOf(const std::vector<worker::PeerWorker>& peers) {
+std::string NamesOf(std::vector<worker::PeerWorker> peers, bool in_any_order = false) {
+  if (in_any_order) {
+    std::sort(peers.begin(), peers.end(),
+              [](const auto& a, const auto& b) { return a.instance < b.instance; });
+  }
   return absl::StrJoin(peers, ",", [](std::string* out, const worker::PeerWorker& peer) {
     absl::StrAppend(out, NameOf(peer.instance), "@", peer.data_address, "[", peer.layers.begin, "-",
                     peer.layers.end, ")", peer.chain_id, ":", peer.pp_rank, ".",
@@ -40,16 +44,20 @@ void MembershipsWitness::Saw(const worker::MembershipEvent& event,
                              const std::vector<worker::MembershipAction>& actions,
                              const worker::Memberships& core) {
   expected_.clear();
-  rejoined_.clear();
+  connecting_.clear();
+  relisted_ = false;
+  std::erase_if(wishes_, [this](const auto& entry) {
+    return entry.second.retry_us > 0 && entry.second.retry_us <= world_.now_us();
+  });
+  for (auto& [peer, wish] : wishes_) {
+    if (wish.again_us == 0 || world_.now_us() < wish.again_us) continue;
+    wish.again_us = 0;
+    LookUp(peer, 0);
+  }
   std::visit([this](const auto& e) { Hear(e); }, event);
   ForgetRouters();
   FindRouters();
-  DropTheSilent();
-  UpdatePeers();
-  RenewRejoined();
-  Connect();
-  TellPeers();
-  ApplyViews();
+  KeepMembers();
   Resolve();
   Ask();
   for (const worker::MembershipAction& action : actions) {
@@ -70,19 +78,24 @@ std::string MembershipsWitness::Text(const worker::MembershipAction& action) {
         } else if constexpr (std::is_same_v<T, worker::SendRegister>) {
           return absl::StrCat("register at ", a.router, " ", a.address, " within ", a.timeout_us);
         } else if constexpr (std::is_same_v<T, worker::SendHeartbeat>) {
-          return absl::StrCat("heartbeat to ", a.router, "/", a.router_incarnation, " of view ",
-                              a.view_version, " without ", absl::StrJoin(a.unconnected, ","),
-                              a.leaving ? ", the last," : "", " within ", a.timeout_us);
+          return absl::StrCat("heartbeat to ", a.router, "/", a.router_incarnation, " with list ",
+                              a.view_version, a.leaving ? ", the last," : "", " within ",
+                              a.timeout_us);
         } else if constexpr (std::is_same_v<T, worker::OpenWatch>) {
           return absl::StrCat("watch ", a.router);
         } else if constexpr (std::is_same_v<T, worker::ForgetRouter>) {
           return absl::StrCat("forget ", a.router, " ", a.address);
         } else if constexpr (std::is_same_v<T, worker::ConnectPeers>) {
-          return absl::StrCat("connect ", NamesOf(a.peers));
-        } else if constexpr (std::is_same_v<T, worker::CloseEndpoint>) {
-          return absl::StrCat("close ", a.endpoint);
-        } else if constexpr (std::is_same_v<T, worker::EndpointsChanged>) {
-          return a.lost ? "an endpoint is lost" : "an endpoint stands";
+          return absl::StrCat("connect ", NamesOf(a.peers, /*in_any_order=*/true));
+        } else if constexpr (std::is_same_v<T, worker::LookUpPeer>) {
+          return absl::StrCat("look up ", NameOf(a.peer), " at ", a.router, " within ",
+                              a.timeout_us);
+        } else if constexpr (std::is_same_v<T, worker::PeerStands>) {
+          return absl::StrCat(NameOf(a.peer), " stands by ", a.endpoint.endpoint);
+        } else if constexpr (std::is_same_v<T, worker::PeerUnreachable>) {
+          return absl::StrCat(NameOf(a.peer), " is out of reach");
+        } else if constexpr (std::is_same_v<T, worker::PeerLost>) {
+          return absl::StrCat(NameOf(a.peer), " is lost");
         } else if constexpr (std::is_same_v<T, worker::TellPeers>) {
           return absl::StrCat("tell ", NamesOf(a.peers));
         } else if constexpr (std::is_same_v<T, worker::BeginDrain>) {
@@ -113,17 +126,10 @@ void MembershipsWitness::Joined(Router& router, const worker::RegisterAnswered& 
   // A router may ask for more heartbeats, and not for fewer.
   const int64_t asked_us = event.heartbeat_interval_us;
   router.interval_us = asked_us <= 0 ? own_us : std::min(asked_us, own_us);
-  if (std::exchange(router.incarnation, incarnation) != incarnation) {
-    for (View* view : {&router.listed, &router.kept}) {
-      for (auto& [instance, peer] : *view) peer.joined_version = 0;
-    }
-  }
+  router.incarnation = incarnation;
   router.refused = router.told_of_drain = false;
-  router.gave_up = false;
-  router.took_us = world_.now_us();
-  router.joined_us = router.due_us = world_.now_us();
-  if (!router.listed.empty()) router.keep_until_us = world_.now_us() + options_.times.grace_us;
-  router.version = router.applied = 0;
+  router.due_us = world_.now_us();
+  router.version = 0;
   router.watched_us = -1;
 }
 
@@ -152,36 +158,17 @@ void MembershipsWitness::Hear(const worker::RegisterAnswered& event) {
       continue;
     }
     if (other.failures == 0) {  // Another name of the same one.
-      for (const View* view : {&router.listed, &router.kept}) {
-        for (const auto& [instance, peer] : *view) {
-          const auto [kept, is_new] = other.kept.emplace(instance, peer);
-          if (is_new) kept->second.joined_version = 0;
-        }
-      }
-      DropReplaced(other, other.listed);
-      other.keep_until_us = std::max(other.keep_until_us, now_us + options_.times.grace_us);
       Answered(router);
       router.state = State::kAlias;
       router.incarnation = event.router_incarnation;
       router.refused = false;
-      DropView(router);
+      DropMembers(router);
       router.due_us = now_us + kAliasAgainUs;
       return;
     }
-    Joined(router, event);  // And its other name leads nowhere.
-    router.listed = other.listed;
-    router.since_us = other.since_us;
-    router.viewed_us = other.viewed_us;
-    router.kept = other.kept;
-    router.keep_until_us = other.keep_until_us;
-    router.version = other.version;
-    router.applied = other.applied;
-    router.joined_us = other.joined_us;
-    DropView(other);
+    DropMembers(other);  // Its other name leads nowhere.
     other.state = State::kJoining;
-    return;
   }
-  LetGoOfPeers(router, event.router_incarnation);
   Joined(router, event);
 }
 
@@ -209,69 +196,30 @@ void MembershipsWitness::Hear(const worker::HeartbeatAnswered& event) {
   if (router.state != State::kMember || absl::IsNotFound(event.status)) {
     Answered(router);
     router.state = State::kJoining;
-    router.gave_up = true;
     router.due_us = now_us;
     return;
   }
   if (!event.status.ok()) return Failed(router);
   Answered(router);
-  router.took_us = router.began_us;
   router.told_of_drain = event.draining;
   router.needed = event.needed_requests;
   if (event.drain) Expect(worker::BeginDrain{});
   router.left = router.left || router.says_farewell;
   router.due_us =
       router.news ? std::max(now_us, router.began_us + kNewsGapUs) : now_us + router.interval_us;
-  if (event.view_version == router.version) {
-    router.viewed_us = router.began_us;
-    return;
-  }
-  if (event.view_version == router.said) {  // Given up since; nothing came.
-    router.due_us = now_us;
-    return;
-  }
+  if (event.view_version == router.version) return;
   router.version = event.view_version;
-  View listed;
-  uint64_t own_version = 0;
-  for (const worker::PeerWorker& peer : event.workers) {
-    if (peer.instance == options_.self.instance) own_version = peer.joined_version;
-    if (peer.instance.id != options_.self.instance.id) listed[peer.instance] = peer;
-  }
-  HearOfRejoined(router, listed, own_version);
-  for (const auto& [instance, peer] : router.listed) router.kept.emplace(instance, peer);
-  DropReplaced(router, listed);
-  router.listed = std::move(listed);
-}
-
-// Who was here before, and has joined later than it had, was given up in between.
-void MembershipsWitness::HearOfRejoined(Router& router, const View& listed, uint64_t own_version) {
-  for (const auto& [instance, peer] : listed) {
-    const bool was_listed = router.listed.contains(instance);
-    if (!was_listed) router.since_us[instance] = world_.now_us();
-    if (!was_listed && !router.kept.contains(instance)) continue;
-    const View& before = was_listed ? router.listed : router.kept;
-    const uint64_t version = before.at(instance).joined_version;
-    if (version == 0 || version == peer.joined_version) continue;
-    router.since_us[instance] = world_.now_us();
-    if (peer.joined_version > own_version) {
-      rejoined_.push_back({&router, instance, router.viewed_us});
-    }
-  }
-  router.viewed_us = router.began_us;
-}
-
-// Who is listed again, in whichever life, is kept no longer.
-void MembershipsWitness::DropReplaced(Router& router, const View& listed) {
-  std::erase_if(router.kept, [&listed](const auto& kept) {
-    return std::any_of(listed.begin(), listed.end(),
-                       [&kept](const auto& entry) { return entry.first.id == kept.first.id; });
+  router.listed = event.members;
+  std::erase_if(router.listed, [this](const worker::PeerWorker& peer) {
+    return peer.instance.id == options_.self.instance.id;
   });
+  relisted_ = true;
 }
 
-void MembershipsWitness::DropView(Router& router) {
+void MembershipsWitness::DropMembers(Router& router) {
   router.listed.clear();
-  router.kept.clear();
-  router.version = router.applied = 0;
+  router.version = 0;
+  relisted_ = true;
 }
 
 void MembershipsWitness::News(Router& router) {
@@ -305,23 +253,6 @@ void MembershipsWitness::Hear(const worker::Leaves& /*event*/) {
   for (auto& [id, router] : routers_) News(router);
 }
 
-bool MembershipsWitness::AnotherIsSettled(const Router& router) const {
-  return std::any_of(routers_.begin(), routers_.end(), [&](const auto& entry) {
-    const Router& other = entry.second;
-    return &other != &router && other.answers() &&
-           world_.now_us() - other.joined_us >= options_.times.grace_us;
-  });
-}
-
-void MembershipsWitness::DropTheSilent() {
-  for (auto& [id, router] : routers_) {
-    if (world_.now_us() >= router.keep_until_us) router.kept.clear();
-    if (router.answers() || router.listed.empty()) continue;
-    const bool silent = world_.now_us() - router.heard_us >= options_.times.grace_us;
-    if (silent && AnotherIsSettled(router)) DropView(router);
-  }
-}
-
 void MembershipsWitness::Ask() {
   const int64_t now_us = world_.now_us();
   for (auto& [id, router] : routers_) {
@@ -344,15 +275,8 @@ void MembershipsWitness::Ask() {
     }
     router.began_us = now_us;
     router.says_farewell = leaves_;
-    router.said = router.applied;
-    std::vector<uint64_t> unconnected;
-    for (const auto& [instance, peer] : router.listed) {
-      const bool stands = peers_.contains(instance) && peers_.at(instance).endpoint != 0;
-      if (Needs(peer) && !stands) unconnected.push_back(instance.incarnation);
-    }
-    std::sort(unconnected.begin(), unconnected.end());
     Expect(worker::SendHeartbeat{
-        id, router.incarnation, router.applied, std::move(unconnected), leaves_,
+        id, router.incarnation, router.version, leaves_,
         std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us)});
   }
 }

@@ -1,7 +1,7 @@
 // What memberships.h promises, held against all that a worker's core hears of routers, names and
-// endpoints: which RPC is due where and what it says, which views are applied, to whom endpoints
-// are opened, and who counts as a peer. A second account that shares no code with the core; what
-// the core does must be exactly what this one expects.
+// endpoints: which RPC is due where and what it says, who is a member, whom to look up where, and
+// to whom endpoints are opened. A second account that shares no code with the core; what the core
+// does must be exactly what this one expects.
 #ifndef TESTS_SIM_MEMBERSHIPS_WITNESS_H_
 #define TESTS_SIM_MEMBERSHIPS_WITNESS_H_
 
@@ -28,7 +28,6 @@ class MembershipsWitness {
            const std::vector<worker::MembershipAction>& actions, const worker::Memberships& core);
 
  private:
-  using View = std::map<InstanceRef, worker::PeerWorker>;
   enum class State { kJoining, kMember, kAlias };
   struct Router {
     std::string address;
@@ -47,33 +46,22 @@ class MembershipsWitness {
     int64_t began_us = 0;  // The last heartbeat.
     bool news = false;     // Since then.
     int64_t heard_us = 0;
-    bool gave_up = false;  // This worker, since it joined.
-    int64_t took_us = 0;   // When the last RPC began that it took.
-    int64_t joined_us = 0;
     bool watching = false;
     int64_t watched_us = -1;  // -1: the next may be opened at once.
-    View listed;
-    std::map<InstanceRef, int64_t> since_us;  // Since when each is listed without a gap.
-    View kept;
-    int64_t keep_until_us = 0;
+    std::vector<worker::PeerWorker> listed;
     uint64_t version = 0;
-    int64_t viewed_us = 0;  // When it was asked last that had this version still.
-    uint64_t applied = 0;
-    uint64_t said = 0;  // The last heartbeat's value, as applied.
     bool told_of_drain = false;
     int needed = 0;
 
     bool answers() const { return state == State::kMember && failures == 0; }
   };
-  struct Peer {
-    worker::PeerWorker worker;
-    uint64_t order = 0;
-    uint64_t endpoint = 0;   // 0: none stands.
-    bool too_early = false;  // The one that is being opened.
-    bool tried = false;
-    bool told = false;        // It may be.
-    int64_t retry_us = 0;     // While it is listed and lacks an endpoint; kNeverUs: one is opened.
-    bool was_listed = false;  // At the last event.
+  // An endpoint that is wanted, stands, or can't be had before a time.
+  struct Wish {
+    uint64_t endpoint = 0;  // 0: none stands.
+    uint64_t asked = 0;     // The router that is; 0: none, or it is being opened.
+    int64_t retry_us = 0;   // > 0: refused before.
+    int64_t opened_us = 0;  // When it stood first.
+    int64_t again_us = 0;   // > 0: wanted again, from then on.
   };
 
   void Hear(const worker::RouterNameResolved& event);
@@ -85,23 +73,18 @@ class MembershipsWitness {
   void Hear(const worker::StatusChanged& event);
   void Hear(const worker::Leaves& event);
   void Hear(const worker::StopAsked& event);
+  void Hear(const worker::PeersWanted& event);
+  void Hear(const worker::PeerLookedUp& event);
   void Hear(const worker::PeersConnected& event);
   void Hear(const worker::PeerFailed& event);
   template <typename Other>
   void Hear(const Other&) {}
 
-  void NotOpened(const InstanceRef& peer);
-  void OpeningAnswered();
   void Answered(Router& router);
   void Joined(Router& router, const worker::RegisterAnswered& event);
-  void LetGoOfPeers(const Router& router, uint64_t incarnation);
   void Failed(Router& router);
-  void DropView(Router& router);
-  void HearOfRejoined(Router& router, const View& listed, uint64_t own_version);
-  void DropReplaced(Router& router, const View& listed);
+  void DropMembers(Router& router);
   void News(Router& router);
-  void NewsOf(const InstanceRef& peer);
-  bool AnotherIsSettled(const Router& router) const;
 
   // What is due, in the order in which the core goes about it.
   bool Named(const Router& router) const;
@@ -109,18 +92,18 @@ class MembershipsWitness {
   void ForgetRouter(std::map<uint64_t, Router>::iterator router);
   bool MakeRoom();
   void FindRouters();
-  void DropTheSilent();
-  void UpdatePeers();
-  void RenewRejoined();
-  void Connect();
-  void TellPeers();
-  void ApplyViews();
+  void KeepMembers();
   void Resolve();
   void Ask();
 
   bool Needs(const worker::PeerWorker& peer) const;
-  bool Lists(const InstanceRef& peer) const;
-  std::vector<worker::PeerWorker> Known() const;
+  std::vector<worker::PeerWorker> Members() const;
+  // Whether the peer may be gone for now; else it is wanted from now on, unless it was.
+  enum class Wished { kNew, kWanted, kStands, kRefused };
+  Wished WishFor(const InstanceRef& peer);
+  void LookUp(const InstanceRef& peer, uint64_t behind);
+  void Connect(const worker::PeerWorker& peer);
+  void GiveUp(const InstanceRef& peer);
   // What an action says, so that two can be compared.
   static std::string Text(const worker::MembershipAction& action);
   void Expect(const worker::MembershipAction& action) { expected_.insert(Text(action)); }
@@ -139,21 +122,14 @@ class MembershipsWitness {
   std::set<std::string> left_out_;            // Addresses for which there is no room.
   std::map<uint64_t, Router> routers_;
   uint64_t last_router_ = 0;
-  std::map<InstanceRef, Peer> peers_;
+  std::map<InstanceRef, Wish> wishes_;
+  std::vector<worker::PeerWorker> connecting_;  // During this event.
+  bool relisted_ = false;                       // A router's list has changed with this event.
+  std::map<InstanceRef, uint64_t> order_;       // Of who is listed.
   uint64_t arrivals_ = 0;
   std::vector<worker::PeerWorker> told_;
   bool leaves_ = false;
   bool stop_asked_ = false;
-  int64_t let_go_us_ = -1;         // When all endpoints were last let go; -1: never.
-  int64_t held_us_ = -1;           // When the last RPC was sent that a router took; -1: none yet.
-  int opening_ = 0;                // Endpoints; answers are due.
-  std::set<uint64_t> died_early_;  // Endpoints that have died while they are.
-  struct Rejoined {
-    const Router* router = nullptr;
-    InstanceRef peer;
-    int64_t held_us = 0;  // By the router, so long at least, since it had joined before.
-  };
-  std::vector<Rejoined> rejoined_;       // During this event.
   std::multiset<std::string> expected_;  // Actions of this event.
 };
 

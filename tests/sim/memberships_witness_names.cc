@@ -49,9 +49,7 @@ void MembershipsWitness::ForgetRouters() {
     const auto next = std::next(router);
     const Router& known = router->second;
     const bool silent = world_.now_us() - known.heard_us >= options_.times.grace_us;
-    const bool over = known.state == State::kAlias ||
-                      (silent && (known.listed.empty() || AnotherIsSettled(known)));
-    if (!Named(known) && over) ForgetRouter(router);
+    if (!Named(known) && (known.state == State::kAlias || silent)) ForgetRouter(router);
     router = next;
   }
 }
@@ -65,7 +63,11 @@ void MembershipsWitness::ForgetRouter(std::map<uint64_t, Router>::iterator route
                       other.incarnation == known.incarnation;
     if (same && !other.asked) other.due_us = world_.now_us();
   }
+  const uint64_t forgotten = router->first;
   routers_.erase(router);
+  for (const auto& [peer, wish] : wishes_) {
+    if (wish.asked == forgotten) LookUp(peer, forgotten);
+  }
 }
 
 // Removes the longest silent router among those that no source names and that don't answer.

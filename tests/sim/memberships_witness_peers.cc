@@ -1,4 +1,4 @@
-// A worker's peers and its endpoints to them (memberships_witness.h).
+// A worker's members and its endpoints (memberships_witness.h).
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -6,6 +6,94 @@
 #include "tests/sim/memberships_witness.h"
 
 namespace baton::sim {
+
+void MembershipsWitness::Hear(const worker::StopAsked& /*event*/) { stop_asked_ = true; }
+
+MembershipsWitness::Wished MembershipsWitness::WishFor(const InstanceRef& peer) {
+  const auto found = wishes_.find(peer);
+  if (found == wishes_.end()) {
+    wishes_[peer] = {};
+    return Wished::kNew;
+  }
+  Wish& wish = found->second;
+  if (wish.endpoint != 0) return Wished::kStands;
+  if (wish.retry_us == 0) return Wished::kWanted;
+  return Wished::kRefused;
+}
+
+void MembershipsWitness::Hear(const worker::PeersWanted& event) {
+  for (const InstanceRef& peer : event.peers) {
+    switch (WishFor(peer)) {
+      case Wished::kNew:
+        LookUp(peer, 0);
+        break;
+      case Wished::kStands:
+        Expect(worker::PeerStands{peer, {.endpoint = wishes_.at(peer).endpoint}});
+        break;
+      case Wished::kRefused:
+        Expect(worker::PeerUnreachable{peer});
+        break;
+      case Wished::kWanted:
+        break;
+    }
+  }
+}
+
+// Whom a router lists needs no lookup; else the routers behind one are asked in turn.
+void MembershipsWitness::LookUp(const InstanceRef& peer, uint64_t behind) {
+  for (const auto& [id, router] : routers_) {
+    for (const worker::PeerWorker& listed : router.listed) {
+      if (listed.instance == peer) return Connect(listed);
+    }
+  }
+  for (const auto& [id, router] : routers_) {
+    if (id <= behind || !router.answers()) continue;
+    wishes_.at(peer).asked = id;
+    Expect(worker::LookUpPeer{
+        id, peer, std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us)});
+    return;
+  }
+  GiveUp(peer);
+}
+
+void MembershipsWitness::Hear(const worker::PeerLookedUp& event) {
+  const auto wish = wishes_.find(event.peer);
+  if (wish == wishes_.end() || wish->second.asked != event.router) return;
+  wish->second.asked = 0;
+  if (event.found.ok() && event.found->instance == event.peer) return Connect(*event.found);
+  LookUp(event.peer, event.router);
+}
+
+void MembershipsWitness::Connect(const worker::PeerWorker& peer) {
+  wishes_.at(peer.instance).asked = 0;
+  connecting_.push_back(peer);
+}
+
+void MembershipsWitness::GiveUp(const InstanceRef& peer) {
+  wishes_[peer] = {.retry_us = world_.now_us() + options_.times.heartbeat_us};
+  Expect(worker::PeerUnreachable{peer});
+}
+
+void MembershipsWitness::Hear(const worker::PeersConnected& event) {
+  for (const auto& [peer, endpoint] : event.standing) {
+    wishes_[peer.instance] = {.endpoint = endpoint, .opened_us = world_.now_us()};
+    Expect(worker::PeerStands{peer.instance, {.endpoint = endpoint}});
+  }
+  for (const worker::PeerWorker& peer : event.failed) GiveUp(peer.instance);
+}
+
+void MembershipsWitness::Hear(const worker::PeerFailed& event) {
+  for (auto& [peer, wish] : wishes_) {
+    if (wish.endpoint != event.endpoint) continue;
+    Expect(worker::PeerLost{peer});
+    if (world_.now_us() - wish.opened_us >= options_.times.heartbeat_us) {
+      wish = {.again_us = world_.now_us() + options_.times.heartbeat_us};
+      return;
+    }
+    wish = {.retry_us = world_.now_us() + options_.times.heartbeat_us};
+    return;
+  }
+}
 
 bool MembershipsWitness::Needs(const worker::PeerWorker& peer) const {
   const worker::PeerWorker& self = options_.self;
@@ -16,214 +104,48 @@ bool MembershipsWitness::Needs(const worker::PeerWorker& peer) const {
   return peer.role == Role::kDecode || peer.chain_id == self.chain_id;
 }
 
-bool MembershipsWitness::Lists(const InstanceRef& peer) const {
-  return std::any_of(routers_.begin(), routers_.end(),
-                     [&peer](const auto& entry) { return entry.second.listed.contains(peer); });
-}
-
-void MembershipsWitness::Hear(const worker::StopAsked& /*event*/) { stop_asked_ = true; }
-
-void MembershipsWitness::OpeningAnswered() {
-  if (--opening_ == 0) died_early_.clear();
-}
-
-void MembershipsWitness::NotOpened(const InstanceRef& instance) {
-  OpeningAnswered();
-  const auto peer = peers_.find(instance);
-  if (peer == peers_.end()) return;
-  peer->second.tried = true;
-  peer->second.too_early = false;
-  peer->second.retry_us = world_.now_us() + options_.times.heartbeat_us;
-}
-
-// Whom a router has given up its peers have given up too, unless another one has held it.
-void MembershipsWitness::LetGoOfPeers(const Router& router, uint64_t incarnation) {
-  if (router.incarnation != incarnation || !router.gave_up) return;
-  for (const auto& [id, other] : routers_) {
-    if (&other == &router || !other.answers()) continue;
-    const bool all_the_while = other.joined_us <= router.took_us;
-    const bool since_then = other.joined_us <= let_go_us_;
-    if (all_the_while || since_then) return;
-  }
-  let_go_us_ = world_.now_us();
-  bool lost = false;
-  for (auto& [instance, peer] : peers_) {
-    peer.tried = false;
-    if (peer.endpoint != 0) {
-      Expect(worker::CloseEndpoint{peer.endpoint});
-      peer.endpoint = 0;
-      lost = true;
-    }
-    if (peer.retry_us == kNeverUs) {
-      peer.too_early = true;
-    } else {
-      peer.retry_us = 0;
-    }
-  }
-  if (lost) Expect(worker::EndpointsChanged{.lost = true});
-}
-
-void MembershipsWitness::Hear(const worker::PeersConnected& event) {
-  bool changed = false;
-  for (const auto& [instance, endpoint] : event.standing) {
-    if (died_early_.contains(endpoint)) {
-      NotOpened(instance);
-      Expect(worker::CloseEndpoint{endpoint});
-      continue;
-    }
-    OpeningAnswered();
-    const auto peer = peers_.find(instance);
-    if (peer == peers_.end() || peer->second.endpoint != 0) {  // It is no longer wanted.
-      Expect(worker::CloseEndpoint{endpoint});
-      continue;
-    }
-    peer->second.retry_us = 0;  // Nothing is being opened any more.
-    if (std::exchange(peer->second.too_early, false)) {
-      Expect(worker::CloseEndpoint{endpoint});
-      continue;
-    }
-    peer->second.endpoint = endpoint;
-    peer->second.tried = peer->second.told = true;
-    NewsOf(instance);
-    changed = true;
-  }
-  for (const InstanceRef& instance : event.failed) NotOpened(instance);
-  if (changed) Expect(worker::EndpointsChanged{});
-}
-
-void MembershipsWitness::Hear(const worker::PeerFailed& event) {
-  const auto peer = std::find_if(peers_.begin(), peers_.end(), [&event](const auto& entry) {
-    return entry.second.endpoint == event.endpoint;
-  });
-  if (peer == peers_.end()) {
-    if (opening_ > 0) died_early_.insert(event.endpoint);
-    return;
-  }
-  peer->second.endpoint = 0;
-  peer->second.retry_us = world_.now_us() + options_.times.heartbeat_us;
-  Expect(worker::EndpointsChanged{.lost = true});
-  NewsOf(peer->first);
-}
-
-// Routers pair over it, or do no longer, if they have been told of the view that lists it.
-void MembershipsWitness::NewsOf(const InstanceRef& peer) {
-  for (auto& [id, router] : routers_) {
-    if (router.listed.contains(peer) && router.applied == router.version) News(router);
-  }
-}
-
-void MembershipsWitness::UpdatePeers() {
+std::vector<worker::PeerWorker> MembershipsWitness::Members() const {
+  std::vector<worker::PeerWorker> members;
   std::set<InstanceRef> here;
-  const auto add = [&](const InstanceRef& instance, const worker::PeerWorker& worker) {
-    here.insert(instance);
-    const auto [peer, is_new] = peers_.try_emplace(instance);
-    if (!is_new) return;
-    peer->second.worker = worker;
-    peer->second.worker.joined_version = 0;
-    peer->second.order = ++arrivals_;
-    peer->second.told = !Needs(worker);
-  };
   for (const auto& [id, router] : routers_) {
-    for (const auto& [instance, worker] : router.listed) add(instance, worker);
-    for (const auto& [instance, worker] : router.kept) add(instance, worker);
-  }
-  bool lost = false;
-  for (auto peer = peers_.begin(); peer != peers_.end();) {
-    const auto next = std::next(peer);
-    if (!here.contains(peer->first)) {
-      if (peer->second.endpoint != 0) {
-        Expect(worker::CloseEndpoint{peer->second.endpoint});
-        lost = true;
-      }
-      peers_.erase(peer);
-    } else if (!std::exchange(peer->second.was_listed, Lists(peer->first)) &&
-               peer->second.retry_us != kNeverUs) {
-      peer->second.retry_us = 0;  // Listed again: what failed before is another matter.
+    for (const worker::PeerWorker& peer : router.listed) {
+      const bool member = options_.self.role == Role::kDecode
+                              ? !peer.decode_id.empty() && peer.decode_id == options_.self.decode_id
+                              : peer.chain_id == options_.self.chain_id;
+      if (member && here.insert(peer.instance).second) members.push_back(peer);
     }
-    peer = next;
   }
-  if (lost) Expect(worker::EndpointsChanged{.lost = true});
-}
-
-// Unless another router has listed the peer since before it was given up.
-void MembershipsWitness::RenewRejoined() {
-  for (const Rejoined& rejoined : rejoined_) {
-    const bool held = std::any_of(routers_.begin(), routers_.end(), [&](const auto& entry) {
-      const Router& other = entry.second;
-      return &other != rejoined.router && other.answers() && other.listed.contains(rejoined.peer) &&
-             other.since_us.at(rejoined.peer) <= rejoined.held_us;
-    });
-    Peer& peer = peers_.at(rejoined.peer);
-    if (!held && peer.retry_us == kNeverUs) {  // What is being opened has most likely gone as well.
-      peer.too_early = true;
-      peer.tried = false;
-    }
-    if (held || peer.endpoint == 0) continue;
-    Expect(worker::CloseEndpoint{peer.endpoint});
-    Expect(worker::EndpointsChanged{.lost = true});
-    peer.endpoint = 0;
-    peer.tried = false;
-    NewsOf(rejoined.peer);
-  }
-}
-
-// A stopped worker connects to no peer any more, and says so of each.
-void MembershipsWitness::Connect() {
-  worker::ConnectPeers connect;
-  for (auto& [instance, peer] : peers_) {
-    if (!Lists(instance) || !Needs(peer.worker) || peer.endpoint != 0) continue;
-    if (world_.now_us() < peer.retry_us) continue;
-    peer.retry_us = kNeverUs;
-    ++opening_;
-    connect.peers.push_back(peer.worker);
-  }
-  if (stop_asked_) {
-    for (const worker::PeerWorker& peer : connect.peers) NotOpened(peer.instance);
-    return;
-  }
-  if (!connect.peers.empty()) Expect(std::move(connect));
-}
-
-std::vector<worker::PeerWorker> MembershipsWitness::Known() const {
-  std::vector<const Peer*> latest;
-  for (const auto& [instance, peer] : peers_) {
-    if (peer.told) latest.push_back(&peer);
-  }
-  std::sort(latest.begin(), latest.end(),
-            [](const Peer* a, const Peer* b) { return a->order > b->order; });
-  // Whom no router lists is only kept, and comes behind.
-  std::stable_partition(latest.begin(), latest.end(),
-                        [this](const Peer* peer) { return Lists(peer->worker.instance); });
+  std::sort(members.begin(), members.end(), [this](const auto& a, const auto& b) {
+    return order_.at(a.instance) > order_.at(b.instance);
+  });
   std::set<std::string> names;
-  std::vector<worker::PeerWorker> known;
-  for (const Peer* peer : latest) {
-    if (names.insert(peer->worker.instance.id).second) known.push_back(peer->worker);
+  std::erase_if(members,
+                [&names](const auto& peer) { return !names.insert(peer.instance.id).second; });
+  return members;
+}
+
+void MembershipsWitness::KeepMembers() {
+  if (relisted_) {
+    std::map<InstanceRef, uint64_t> order;
+    for (const auto& [id, router] : routers_) {
+      for (const worker::PeerWorker& peer : router.listed) {
+        if (order.contains(peer.instance)) continue;
+        const auto known = order_.find(peer.instance);
+        order[peer.instance] = known == order_.end() ? ++arrivals_ : known->second;
+      }
+    }
+    order_ = std::move(order);
   }
-  return known;
-}
-
-void MembershipsWitness::TellPeers() {
-  std::vector<worker::PeerWorker> known = Known();
-  if (known == told_) return;
-  told_ = std::move(known);
-  Expect(worker::TellPeers{told_});
-}
-
-// A view is applied when each endpoint it asks for has been tried; the router is told.
-void MembershipsWitness::ApplyViews() {
-  for (auto& [id, router] : routers_) {
-    if (router.state != State::kMember || router.version == router.applied) continue;
-    const bool tried = std::all_of(
-        router.listed.begin(), router.listed.end(),
-        [&](const auto& entry) { return !Needs(entry.second) || peers_.at(entry.first).tried; });
-    if (!tried) continue;
-    router.applied = router.version;
-    if (router.asked) {
-      router.news = true;
-    } else if (router.answers()) {
-      router.due_us = world_.now_us();
+  const std::vector<worker::PeerWorker> members = Members();
+  for (const auto& [id, router] : routers_) {
+    for (const worker::PeerWorker& peer : router.listed) {
+      if (!stop_asked_ && Needs(peer) && WishFor(peer.instance) == Wished::kNew) Connect(peer);
     }
   }
+  if (!connecting_.empty()) return Expect(worker::ConnectPeers{connecting_});
+  if (members == told_) return;
+  told_ = members;
+  Expect(worker::TellPeers{told_});
 }
 
 }  // namespace baton::sim

@@ -32,6 +32,12 @@ void MembershipsWitness::CheckState(const worker::Memberships& core) {
     Complain("says wrongly why it has not joined: " + says->why);
   }
   if (core.NextDeadlineUs(world_.now_us()) > NextUs()) Complain("sleeps beyond what is due");
+  const auto standing = core.endpoints().Standing();
+  for (const auto& [peer, wish] : wishes_) {
+    const auto found = standing.find(peer);
+    const uint64_t endpoint = found == standing.end() ? 0 : found->second.endpoint;
+    if (endpoint != wish.endpoint) Complain("has another endpoint than it was told of");
+  }
 }
 
 // Names a router that refuses it, if any; else none has answered since the longest silence began.
@@ -55,12 +61,10 @@ int64_t MembershipsWitness::NextUs() const {
   for (const auto& [address, until_us] : announced_) next_us = std::min(next_us, until_us);
   for (const auto& [id, router] : routers_) {
     if (!router.asked && !router.left) next_us = std::min(next_us, router.due_us);
-    if (!router.kept.empty()) next_us = std::min(next_us, router.keep_until_us);
   }
-  for (const auto& [instance, peer] : peers_) {
-    if (Lists(instance) && Needs(peer.worker) && peer.endpoint == 0) {
-      next_us = std::min(next_us, peer.retry_us);
-    }
+  for (const auto& [peer, wish] : wishes_) {
+    if (wish.retry_us > 0) next_us = std::min(next_us, wish.retry_us);
+    if (wish.again_us > 0) next_us = std::min(next_us, wish.again_us);
   }
   return next_us;
 }

@@ -117,6 +117,11 @@ void PrefillProcess::ReceiveReceipt(const KvReceipt& receipt) {
   Change([&](auto& actions) { outbox_.OnReceipt(receipt, world_.now_us(), actions); });
 }
 
+void PrefillProcess::ReceiveGreeting(const InstanceRef& decode) {
+  OverWire(world_, KvHeartbeat{decode});
+  (void)membership_->Want({decode});
+}
+
 // What a stage reports closed without an error is at decode, or not waited for.
 void PrefillProcess::CheckHandedOver(const prefill::RequestClosed& closed, const Ticket& ticket) {
   for (int place = 0; closed.status.ok() && place < ticket.places(); ++place) {
@@ -197,9 +202,14 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
   header.bytes = message.bytes;
   header.checksum = message.checksum;
   const std::vector<int> pages = PagesOf(message);
+  if (membership_->Want({message.decode})) {
+    world_.After(node_, kEndpointAgainUs, "kv waits for its endpoint",
+                 [this, message] { Perform(message); });
+    return;
+  }
   if (!Connected(message.decode)) {
     memory_.LetGo(pages);
-    return NotConnected(message.message_id);
+    return NotConnected(message.message_id, message.decode);
   }
   auto payload = std::make_shared<std::vector<uint64_t>>();
   membership_->SendOver<DecodeRank>(
@@ -242,7 +252,12 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
   commit.checksum_sum = message.checksum_sum;
   commit.has_first_token = message.first_token.has_value();
   if (message.first_token.has_value()) commit.first_token = *message.first_token;
-  if (!Connected(message.decode)) return NotConnected(message.message_id);
+  if (membership_->Want({message.decode})) {
+    world_.After(node_, kEndpointAgainUs, "commit waits for its endpoint",
+                 [this, message] { Perform(message); });
+    return;
+  }
+  if (!Connected(message.decode)) return NotConnected(message.message_id, message.decode);
   membership_->SendOver<DecodeRank>(
       *membership_->FindPeer(message.decode), 0, "commit", [] {},
       [commit](DecodeRank& decode, bool) { decode.kv().ReceiveCommit(commit, /*again=*/false); },
@@ -257,9 +272,10 @@ void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
                [commit](DecodeRank& decode) { decode.kv().ReceiveCommit(commit, /*again=*/true); });
 }
 
-void PrefillProcess::NotConnected(uint64_t message_id) {
-  world_.After(node_, 1, "kv has no endpoint", [this, message_id] {
-    MessageEnded(message_id, absl::UnavailableError("the decode service is not connected"));
+void PrefillProcess::NotConnected(uint64_t message_id, const InstanceRef& decode) {
+  world_.After(node_, 1, "kv has no endpoint", [this, message_id, decode] {
+    const absl::Status why = absl::UnavailableError("the decode service can't be connected to");
+    MessageEnded(message_id, WithLeg(Unconnected(why), "decode", decode.id));
   });
 }
 

@@ -116,9 +116,13 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
         }
         const bool draining = drain_ != nullptr && drain_->draining();
         const bool ready = (!plans() || wiring_->up()) && !draining;
-        return WorkerMembership::Status{ready, load, draining};
+        std::vector<uint64_t> linked;
+        for (const InstanceRef& member : members_) {
+          if (plans() && ready) linked.push_back(member.incarnation);
+        }
+        return WorkerMembership::Status{ready, load, draining, linked};
       },
-      [this] { OnView(); });
+      [this] { OnMembers(); });
   drain_ = std::make_unique<WorkerDrain>(
       world, topology, node, *membership_,
       WorkerDrain::Hooks{[this](int64_t deadline_us) {
@@ -127,7 +131,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
                          [this](std::string& why_not) { return AtRest(why_not); }});
   membership_->Start();
   HeartbeatDecodes();
-  if (plans()) OnView();
+  if (plans()) OnMembers();
 }
 
 // ---- Requests ----

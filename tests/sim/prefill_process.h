@@ -109,13 +109,11 @@ class PrefillProcess : public Process {
   void ReceiveCredit(uint64_t epoch, uint64_t number);
   // From decode services.
   void ReceiveReceipt(const KvReceipt& receipt);
+  void ReceiveGreeting(const InstanceRef& decode);
 
   WorkerMembership* worker() override { return membership_.get(); }
   SimGroup* ranks() override { return &group_; }
   void CallBroken(uint64_t call) override;
-  void PeerClosed(const InstanceRef& peer, int64_t opened_us) override {
-    membership_->PeerClosed(peer, opened_us);
-  }
   absl::Status CheckInvariants() const override;
   bool AtRest(std::string& why_not) const override;
 
@@ -130,7 +128,7 @@ class PrefillProcess : public Process {
   }
 
   // The wiring on member 0, the link on the others.
-  void OnView();
+  void OnMembers();
   void HandleWiring(const links::WiringEvent& event);
   void Perform(const links::TryOwnEpoch& action);
   void Perform(const links::OpenLinks& action);
@@ -232,7 +230,7 @@ class PrefillProcess : public Process {
   void Perform(const prefill::ExportKv& action);
   void Perform(const prefill::SendKvMessage& message);
   void Perform(const prefill::SendCommitMessage& message);
-  void NotConnected(uint64_t message_id);
+  void NotConnected(uint64_t message_id, const InstanceRef& decode);
   void Perform(const prefill::KvSent& sent);
   void MessageEnded(uint64_t message_id, const absl::Status& status);
   void Closed(const prefill::RequestClosed& closed, uint64_t epoch);

@@ -65,9 +65,12 @@ void PrefillProcess::FailEpoch(const absl::Status& status) {
 
 // Begins the epoch on both links.
 absl::Status PrefillProcess::Begin(const links::Hello& hello) {
-  BATON_RETURN_IF_ERROR(neighbours_.Begin(
-      hello, stage_.Quiet(),
-      [this](const InstanceRef& instance) { return membership_->FindPeer(instance); }));
+  BATON_RETURN_IF_ERROR(
+      neighbours_.Begin(hello, stage_.Quiet(), [this](const InstanceRef& instance) {
+        const auto endpoint = membership_->FindPeer(instance);
+        if (!endpoint.has_value()) membership_->Want({instance});
+        return endpoint;
+      }));
   if (memory_.AnyHeld()) {
     world_.Violate(absl::StrCat(self_.id, " begins an epoch while its pages are in use"));
   }
@@ -112,12 +115,12 @@ void PrefillProcess::CheckEndpoints() {
   }
 }
 
-void PrefillProcess::OnView() {
+void PrefillProcess::OnMembers() {
   CheckNeighbours();
   CheckEndpoints();
   if (!plans()) return;
   const links::ChainPlace place = PlaceOf(topology_, node_, self_);
-  wiring_events_.Raise(links::ViewSeen{WithImpostors(world_, place, membership_->peers())});
+  wiring_events_.Raise(links::MembersSeen{WithImpostors(world_, place, membership_->peers())});
 }
 
 void PrefillProcess::HandleWiring(const links::WiringEvent& event) {

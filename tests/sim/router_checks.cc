@@ -1,6 +1,5 @@
-// What is promised of a router's view and of its pairs: a change arrives, the pair that an attempt
-// begins on is connected, full workers hear of a request again only within the budget, and a healed
-// cluster serves as a whole.
+// What is promised of a router's members and of its pairs: a change arrives, full workers hear of a
+// request again only within the budget, and a healed cluster serves as a whole.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -15,11 +14,9 @@
 namespace baton::sim {
 namespace {
 
-// A heartbeat that says so takes far less where nothing disturbs it.
-constexpr int64_t kWithdrawnUs = 100'000;
-// A notice, a heartbeat, its reply and the next heartbeat, with a heartbeat's reply that was under
-// way: far below the interval.
-constexpr int64_t kViewArrivesUs = 100'000;
+// A notice, a heartbeat and its reply, with a heartbeat's reply that was under way: far below the
+// interval.
+constexpr int64_t kMembersArriveUs = 100'000;
 
 }  // namespace
 
@@ -29,81 +26,45 @@ WorkerMembership* RouterProcess::MembershipOf(const InstanceRef& instance) const
   return world_.process(node)->worker();
 }
 
-void RouterProcess::CheckPair(const router::Reserve& act) {
-  if (!topology_.undisturbed) return;
-  const auto check = [this](const InstanceRef& from, const InstanceRef& to) {
-    const WorkerMembership* membership = MembershipOf(from);
-    if (membership == nullptr || !membership->MissedFor(to, kWithdrawnUs)) return;
-    world_.Violate(absl::StrCat(from.id, " is paired with ", to.id,
-                                " though its endpoint has been dead for ", kWithdrawnUs / 1000,
-                                " ms"));
-  };
-  for (const router::Pair& pair : core_.membership().ReadyPairs()) {
-    if (pair.decode != act.decode || pair.writers != act.writers) continue;
-    std::vector<InstanceRef> ranks = pair.followers;
-    ranks.push_back(pair.decode);
-    for (const KvWriter& writer : act.writers) {
-      for (const InstanceRef& rank : ranks) {
-        check(writer.instance, rank);
-        check(rank, writer.instance);
-      }
-    }
-  }
-}
-
-void RouterProcess::CheckViewArrives() {
-  const uint64_t version = core_.membership().view_version();
+void RouterProcess::CheckMembersArrive() {
+  const router::Membership& members = core_.membership();
+  const uint64_t version = members.view_version();
   if (version == checked_version_ || !topology_.undisturbed) return;
   checked_version_ = version;
-  world_.After(node_, kViewArrivesUs, "view check", [this, version] {
-    if (core_.membership().view_version() != version) return;  // Checked later.
-    for (const router::Worker& worker : core_.membership().Workers()) {
-      const WorkerMembership* membership = MembershipOf(worker.info.instance);
-      if (membership == nullptr) continue;  // It is dead.
-      if (worker.applied_version == version) continue;
-      // Others' registration has made it a member, or its own by an address that it has let go of:
-      // it hears of that when it asks to join again.
-      const auto told = told_.find(worker.info.instance);
-      if (worker.applied_version == 0 &&
-          (told == told_.end() || told->second.joined_version != worker.joined_version ||
-           membership->GaveUpAsking(node_) ||
-           world_.now_us() - told->second.at_us < kViewArrivesUs)) {
-        CheckHearsThatItJoined(worker, *membership);
+  std::erase_if(told_us_, [&](const auto& told) { return members.Find(told.first) == nullptr; });
+  world_.After(node_, kMembersArriveUs, "members check", [this, version, &members] {
+    if (members.view_version() != version) return;  // Checked later.
+    for (const router::Worker& worker : members.Workers()) {
+      const InstanceRef& self = worker.info.instance;
+      const WorkerMembership* membership = MembershipOf(self);
+      const auto told = told_us_.find(self);
+      // Others' registration may have made it a member, or its own by an address that it has let go
+      // of: it hears of that when it asks to join again.
+      if (membership == nullptr || membership->GaveUpAsking(node_) || told == told_us_.end() ||
+          world_.now_us() - told->second < kMembersArriveUs) {
         continue;
       }
-      world_.Violate(absl::StrCat(worker.info.instance.id, " has not heard of view ", version,
-                                  " for ", kViewArrivesUs / 1000, " ms"));
+      for (const router::WorkerInfo& member : members.ListFor(worker)) {
+        if (member.grid() != worker.info.grid()) continue;
+        const auto& known = membership->peers();
+        const bool knows = member.instance == self ||
+                           std::any_of(known.begin(), known.end(), [&member](const auto& peer) {
+                             return peer.instance == member.instance;
+                           });
+        if (knows) continue;
+        world_.Violate(absl::StrCat(self.id, " has not heard of ", member.instance.id, " for ",
+                                    kMembersArriveUs / 1000, " ms"));
+      }
     }
   });
 }
 
 void RouterProcess::TellsJoined(const router::ReplyRegister& act) {
-  const router::Worker* worker = core_.membership().Find(act.instance);
-  if (worker == nullptr) return;
+  if (core_.membership().Find(act.instance) == nullptr) return;
   const WorkerMembership* membership = MembershipOf(act.instance);
   const bool anew = membership != nullptr && membership->GaveUpAsking(node_);
-  Told& told = told_[act.instance];
-  if (told.joined_version == worker->joined_version && !anew) return;
-  told = {worker->joined_version, world_.now_us()};
-}
-
-// Who is refused asks as often as a member sends heartbeats, and applies the view once it is told.
-// Who has let go of an address asks at the router's others within its longest backoff, which is
-// shorter than a lease; if there is none it is lost by then.
-void RouterProcess::CheckHearsThatItJoined(const router::Worker& joined,
-                                           const WorkerMembership& worker_side) {
-  const InstanceRef& instance = joined.info.instance;
-  const Timings& times = topology_.times;
-  const int64_t asks_us =
-      worker_side.GaveUpAsking(node_) ? times.lease_us : times.membership.heartbeat_us;
-  const int64_t within_us = asks_us + 2 * kViewArrivesUs;
-  world_.After(node_, within_us, "join check", [this, instance, version = joined.joined_version] {
-    const router::Worker* worker = core_.membership().Find(instance);
-    const WorkerMembership* membership = MembershipOf(instance);
-    if (worker == nullptr || worker->joined_version != version || membership == nullptr) return;
-    if (membership->leaves() || worker->applied_version != 0) return;
-    world_.Violate(absl::StrCat(instance.id, " joined with others and does not hear of it"));
-  });
+  if (anew) told_us_.erase(act.instance);
+  told_us_.try_emplace(act.instance, world_.now_us());
 }
 
 void RouterProcess::HandleRefusable(uint64_t attempt_id, const absl::Status& status,

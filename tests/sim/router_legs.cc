@@ -280,7 +280,6 @@ uint64_t RouterProcess::OpenLeg(const Action& act, const InstanceRef& worker) {
 }
 
 void RouterProcess::PerformLeg(const router::Reserve& act) {
-  CheckPair(act);
   const uint64_t call = OpenLeg(act, act.decode);
   const Client& client = clients_.Get(act.call_id);
   const SimReserve request{act.attempt_id,

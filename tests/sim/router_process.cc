@@ -26,6 +26,7 @@ router::RouterLimits Limits(const Topology& topology, uint64_t incarnation) {
   limits.membership.longest_probation_us = times.longest_probation_us;
   // As many as there are: who comes under a new name waits until the old one's lease is over.
   if (random.Chance(0.3)) limits.membership.max_workers = topology.NodeCount() - topology.routers;
+  limits.membership.told_of_all = topology.told_of_all;
   limits.settle_us = times.report_us;
   limits.overload_backoff = times.overload_backoff;
   limits.beat_us = limits.membership.lease_us / 4;
@@ -139,7 +140,7 @@ void RouterProcess::Handle(const router::Event& event) {
   }
   witness_.Saw(event, actions, core_);
   ScheduleTick();
-  CheckViewArrives();
+  CheckMembersArrive();
   if (topology_.only_routers_pause && core_.load().leases_expired_total > 0) {
     world_.Violate("a router that stood still has lost a worker that did not");
   }
@@ -242,6 +243,12 @@ void RouterProcess::Heartbeat(uint64_t call, router::HeartbeatReceived heartbeat
 void RouterProcess::Watch(uint64_t call, const InstanceRef& instance) {
   watches_[call] = NodeOf(instance.id);
   Handle(router::WatchOpened{call, instance});
+}
+
+void RouterProcess::Find(uint64_t call, int node, const InstanceRef& peer) {
+  absl::StatusOr<router::WorkerInfo> found = absl::NotFoundError("it holds no lease here");
+  if (const router::Worker* worker = core_.membership().Find(peer)) found = worker->info;
+  Tell(call, node, "found", [call, found](WorkerMembership& m) { m.Found(call, found); });
 }
 
 void RouterProcess::Tell(uint64_t call, int node, const char* label,

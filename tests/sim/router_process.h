@@ -44,6 +44,7 @@ class RouterProcess : public Process {
   void Register(uint64_t call, const router::WorkerInfo& info);
   void Heartbeat(uint64_t call, router::HeartbeatReceived heartbeat);
   void Watch(uint64_t call, const InstanceRef& instance);
+  void Find(uint64_t call, int node, const InstanceRef& peer);
   void ReserveReply(uint64_t call, uint64_t attempt_id, const absl::StatusOr<Ticket>& ticket);
   void Token(uint64_t call, uint64_t attempt_id, const SampledToken& token);
   void DecodeFinished(uint64_t call, uint64_t attempt_id, FinishReason reason);
@@ -74,12 +75,9 @@ class RouterProcess : public Process {
   void Tell(uint64_t call, int node, const char* label,
             const std::function<void(WorkerMembership&)>& tell);
   void Notify(const router::NotifyWatch& act);
-  // In a cluster where nothing disturbs it every worker has applied a changed view at once.
-  void CheckViewArrives();
-  void CheckHearsThatItJoined(const router::Worker& joined, const WorkerMembership& worker_side);
+  // In a cluster where nothing disturbs it every worker knows its changed members at once.
+  void CheckMembersArrive();
   void TellsJoined(const router::ReplyRegister& act);
-  // What a pair promises when an attempt begins on it.
-  void CheckPair(const router::Reserve& act);
   WorkerMembership* MembershipOf(const InstanceRef& instance) const;  // nullptr: it is gone.
   void PerformLeg(const router::Reserve& act);
   void PerformLeg(const router::OpenStream& act);
@@ -124,18 +122,14 @@ class RouterProcess : public Process {
   std::deque<int64_t> begun_us_;  // Start times of requests.
   std::deque<int64_t> kept_us_;   // For requests that were refused, and go on.
   router::LegCalls legs_;
-  std::map<uint64_t, OpenCall> calls_;    // The legs' calls, by the world's number.
-  int64_t timeout_us_ = 0;                // For the call being opened.
-  std::map<uint64_t, uint64_t> workers_;  // Worker's call -> its node, while a reply is due.
-  std::map<uint64_t, int> watches_;       // Worker's call -> its node.
-  uint64_t checked_version_ = 0;          // View whose arrival is being checked.
-  struct Told {
-    uint64_t joined_version = 0;
-    int64_t at_us = 0;  // First.
-  };
-  std::map<InstanceRef, Told> told_;       // That it is a member.
-  std::map<uint64_t, uint64_t> attempts_;  // Call -> its latest attempt.
-  std::set<uint64_t> answered_;            // Attempts of which decode has told everything.
+  std::map<uint64_t, OpenCall> calls_;      // The legs' calls, by the world's number.
+  int64_t timeout_us_ = 0;                  // For the call being opened.
+  std::map<uint64_t, uint64_t> workers_;    // Worker's call -> its node, while a reply is due.
+  std::map<uint64_t, int> watches_;         // Worker's call -> its node.
+  uint64_t checked_version_ = 0;            // Whose arrival is being checked.
+  std::map<InstanceRef, int64_t> told_us_;  // When it was told first that it is a member.
+  std::map<uint64_t, uint64_t> attempts_;   // Call -> its latest attempt.
+  std::set<uint64_t> answered_;             // Attempts of which decode has told everything.
   absl::Status intruder_told_;
   const char* nonsense_ = nullptr;  // By what words the one that is being told is to be called.
   int64_t tick_us_ = kNeverUs;

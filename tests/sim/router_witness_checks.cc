@@ -77,7 +77,8 @@ void RouterWitness::GoOn(Request& request) {
   }
   request.handed_back += failure.handed_back ? 1 : 0;
   request.failed_resumes += failure.of_text && !failure.handed_back ? 1 : 0;
-  ++(failure.handed_back ? counts.drain_total : counts.failure_total);
+  const bool by_drain = failure.handed_back && IsEndedByDrain(failure.status);
+  ++(by_drain ? counts.drain_total : counts.failure_total);
   request.failed = std::move(failure);
 }
 

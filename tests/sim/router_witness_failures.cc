@@ -43,7 +43,11 @@ void RouterWitness::Fail(Request& request, Role reporter, absl::Status status) {
   for (const InstanceRef& follower : request.pair.followers) {
     if (by_decode && InstanceOf(status) == follower.id) suspect = follower;
   }
-  if (absl::IsUnavailable(status)) members_.Failed(suspect);
+  if (IsUnconnected(status) && absl::IsUnavailable(status)) {
+    members_.CouldNotConnect(request.pair);
+  } else if (absl::IsUnavailable(status)) {
+    members_.Failed(suspect);
+  }
   failure.full = IsOverloaded(status) && request.phase != Phase::kDecoding;
   failure.of_text = request.told > 0;
   request.drawn = std::max(0, request.told - 1);
@@ -89,7 +93,8 @@ void RouterWitness::JudgeRefused(const Request& request, Failure& failure) {
 
 void RouterWitness::JudgeFailed(const Request& request, Failure& failure, bool first) {
   const absl::Status& status = failure.status;
-  failure.handed_back = IsEndedByDrain(status) && request.handed_back < kMostHandBacks;
+  failure.handed_back =
+      (IsEndedByDrain(status) || IsUnconnected(status)) && request.handed_back < kMostHandBacks;
   bool may_try = failure.handed_back ||
                  request.attempts - request.handed_back - request.refused - request.retracted <
                      limits_.max_attempts;

@@ -23,7 +23,8 @@ namespace baton::sim {
 inline constexpr int64_t kLongestSpikeUs = 200'000;      // Any message of a call.
 inline constexpr int64_t kLatestBreakUs = 4'000'000;     // Until one end of a call notices.
 inline constexpr int64_t kSlowestDnsUs = 3'000'000;      // An answer.
-inline constexpr int64_t kSlowestConnectUs = 2'000'000;  // An endpoint.
+inline constexpr int64_t kSlowestConnectUs = 2'000'000;  // A lookup, or a rank's connection.
+inline constexpr int64_t kEndpointAgainUs = 500;         // For an endpoint that is being opened.
 // A full window in a storm: far below the silence after which an endpoint is dead.
 inline constexpr int64_t kSlowestStormWindowUs = 20'000;
 

@@ -33,6 +33,7 @@ Topology DrawTopology(Random& random) {
   topology.new_names = random.Chance(0.2);
   topology.stranger = random.Chance(0.2);
   topology.lonely = random.Chance(0.15);
+  topology.told_of_all = random.Chance(0.5) ? 64 : static_cast<int>(random.Below(8));
   topology.decodes += (topology.stranger ? 1 : 0) + (topology.lonely ? 1 : 0);
   topology.clock_skew_us = random.Chance(0.3) ? random.Between(1'000'000, 100'000'000) : 0;
   // Tiny pools and long computations: what is freed too early is used again while it matters.

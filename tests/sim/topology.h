@@ -56,6 +56,8 @@ struct Topology {
   bool stranger = false;
   // The last decode service (not counting the stranger) can neither be connected to nor connect.
   bool lonely = false;
+  // In clusters of as many workers each is told of all; else of its chain or service alone.
+  int told_of_all = 0;
   // Routers are in no name; they announce themselves to workers, as Kubernetes lets them.
   bool announced = false;
   router::Policy policy = router::Policy::kCost;

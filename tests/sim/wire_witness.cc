@@ -126,8 +126,8 @@ Bytes ImageOf(const KvCommit& commit) {
 
 Bytes ImageOf(const KvHeartbeat& heartbeat) {
   Bytes bytes;
-  Put(bytes, {{kVersion, 1}, {kHeartbeat, 1}, {heartbeat.writer.incarnation, 8}});
-  PutId(bytes, heartbeat.writer.id);
+  Put(bytes, {{kVersion, 1}, {kHeartbeat, 1}, {heartbeat.sender.incarnation, 8}});
+  PutId(bytes, heartbeat.sender.id);
   return Sealed(std::move(bytes));
 }
 
@@ -165,7 +165,7 @@ KvCommit AtTheEdge(Random& random, KvCommit commit) {
 }
 
 KvHeartbeat AtTheEdge(Random& random, KvHeartbeat heartbeat) {
-  heartbeat.writer = {EdgeId(random), EdgeNumber(random)};
+  heartbeat.sender = {EdgeId(random), EdgeNumber(random)};
   return heartbeat;
 }
 
@@ -258,10 +258,10 @@ Bytes Spoiled(Random& random, const KvHeartbeat& heartbeat) {
   KvHeartbeat wrong = heartbeat;
   switch (random.Below(4)) {
     case 0:
-      wrong.writer.incarnation = 0;
+      wrong.sender.incarnation = 0;
       break;
     case 1:
-      wrong.writer.id = BadId(random);
+      wrong.sender.id = BadId(random);
       break;
     default:
       return SpoiledEnvelope(random, ImageOf(heartbeat));

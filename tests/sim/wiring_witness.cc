@@ -248,25 +248,25 @@ WiringWitness::Members WiringWitness::Find(const std::vector<worker::PeerWorker>
   return found;
 }
 
-void WiringWitness::Hear(const links::ViewSeen& event) {
-  if (!wired() || Find(event.workers) == members_) return;
+// Who is not listed may live all the same; another one in a place ends the epoch.
+void WiringWitness::Hear(const links::MembersSeen& event) {
+  const Members found = Find(event.members);
+  if (!wired() || found.empty() || found == members_ || found == tried_) return;
   std::set<std::string> gone;
-  for (const worker::PeerWorker& member : members_) {
-    const auto& view = event.workers;
-    if (std::find(view.begin(), view.end(), member) == view.end()) gone.insert(member.instance.id);
+  for (const worker::PeerWorker& member : tried_) {
+    if (std::find(found.begin(), found.end(), member) == found.end())
+      gone.insert(member.instance.id);
   }
-  if (gone.empty()) gone.insert("a stage");  // Another instance has replaced a member.
   MustBreak(gone);
 }
 
-void WiringWitness::HearAfter(const links::ViewSeen& event) {
-  Members found = Find(event.workers);
+void WiringWitness::HearAfter(const links::MembersSeen& event) {
+  Members found = Find(event.members);
   if (found == members_) return;
-  if (!found.empty() && found != tried_) {
-    backoff_us_ = 0;
-    retry_us_ = world_.now_us();
-  }
   members_ = std::move(found);
+  if (members_.empty() || members_ == tried_ || wired()) return;
+  backoff_us_ = 0;
+  retry_us_ = world_.now_us();
 }
 
 // ---- What it does ----

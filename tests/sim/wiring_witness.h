@@ -32,7 +32,7 @@ class WiringWitness {
   using Members = std::vector<worker::PeerWorker>;
 
   // What must come of it.
-  void Hear(const links::ViewSeen& event);
+  void Hear(const links::MembersSeen& event);
   void Hear(const links::OwnEpochTried& event);
   void Hear(const links::GroupJoinHeard& event) { Lives(event.member, event.epoch); }
   void Hear(const links::GroupEntryHeard& event) { Lives(event.member, event.epoch); }
@@ -47,7 +47,7 @@ class WiringWitness {
   void Hear(const links::WiringStopped& event);
   void Hear(const links::WiringTick& event);
   // And what it says of the next try, which counts more than the break that it causes.
-  void HearAfter(const links::ViewSeen& event);
+  void HearAfter(const links::MembersSeen& event);
   void HearAfter(const links::StageRefused& event);
   void HearAfter(const links::WiringStopped&) { phase_ = Phase::kStopped; }
   template <typename Other>

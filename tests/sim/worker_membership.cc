@@ -14,11 +14,6 @@ constexpr char kRouters[] = "routers:30001";
 constexpr int64_t kRefusedUs = 100;
 // Share of dying endpoints that die within a millisecond of their opening.
 constexpr double kDiesEarly = 0.2;
-// Two that open endpoints to one another at about the same time may come to share a connection,
-// and then one's closing takes the other's along, which notices late (UCX's keepalive).
-constexpr int64_t kSharedUs = 100'000;
-constexpr double kTakenAlong = 0.5;
-constexpr int64_t kTakenLateUs = 1'500'000;
 // Numbers of addresses without a process: more than are followed, or than announcements are kept.
 constexpr int kStrangersNamed = 20;
 constexpr int kStrangersAnnounced = 70;
@@ -71,13 +66,13 @@ worker::MembershipOptions CoreOptions(const World& world, const router::WorkerIn
 
 WorkerMembership::WorkerMembership(World& world, const Timings& times, int node,
                                    router::WorkerInfo info, std::function<Status()> status,
-                                   std::function<void()> on_view)
+                                   std::function<void()> on_change)
     : world_(world),
       times_(times),
       node_(node),
       info_(std::move(info)),
       status_(std::move(status)),
-      on_view_(std::move(on_view)),
+      on_change_(std::move(on_change)),
       core_(CoreOptions(world, info_, times), world.now_us()),
       witness_(world, CoreOptions(world, info_, times)) {}
 
@@ -118,8 +113,10 @@ void WorkerMembership::ScheduleTick() {
 
 // ---- RPCs ----
 
-uint64_t WorkerMembership::OpenRpc(uint64_t router, bool registers, int64_t timeout_us) {
-  const Rpc rpc{router, registers};
+uint64_t WorkerMembership::OpenRpc(uint64_t router, bool registers, int64_t timeout_us,
+                                   const std::optional<InstanceRef>& looks_up) {
+  Rpc rpc{router, registers};
+  rpc.looks_up = looks_up;
   const int node = node_of_[router];
   const uint64_t call = node < 0 ? 0 : world_.OpenCall(node_, node);
   if (call == 0) {
@@ -136,7 +133,9 @@ uint64_t WorkerMembership::OpenRpc(uint64_t router, bool registers, int64_t time
 
 void WorkerMembership::RpcFailed(const Rpc& rpc) {
   const absl::Status status = absl::UnavailableError("the router does not answer");
-  if (rpc.registers) {
+  if (rpc.looks_up.has_value()) {
+    events_.Raise(worker::PeerLookedUp{rpc.router, *rpc.looks_up, status});
+  } else if (rpc.registers) {
     events_.Raise(worker::RegisterAnswered{rpc.router, status, 0, 0});
   } else {
     events_.Raise(worker::HeartbeatAnswered{rpc.router, status, 0, {}});
@@ -166,7 +165,6 @@ void WorkerMembership::Perform(const worker::SendRegister& action) {
 }
 
 void WorkerMembership::Perform(const worker::SendHeartbeat& action) {
-  CheckTaken();
   const Status status = status_();
   const uint64_t call = OpenRpc(action.router, /*registers=*/false, action.timeout_us);
   if (call != 0) {
@@ -174,14 +172,36 @@ void WorkerMembership::Perform(const worker::SendHeartbeat& action) {
     rpcs_[call].leaving = action.leaving;
   }
   // In no guaranteed order.
-  const std::vector<uint64_t> unconnected(action.unconnected.rbegin(), action.unconnected.rend());
+  const std::vector<uint64_t> linked(status.linked.rbegin(), status.linked.rend());
   world_.SendOnCall<RouterProcess>(
       call, node_, "heartbeat",
-      [call, instance = info_.instance, action, status, unconnected](RouterProcess& router) {
+      [call, instance = info_.instance, action, status, linked](RouterProcess& router) {
         router.Heartbeat(call,
                          {0, instance, action.router_incarnation, action.view_version, status.ready,
-                          status.load, status.draining, action.leaving, unconnected});
+                          status.load, status.draining, action.leaving, linked});
       });
+}
+
+void WorkerMembership::Perform(const worker::LookUpPeer& action) {
+  const uint64_t call = OpenRpc(action.router, /*registers=*/false, action.timeout_us, action.peer);
+  const auto ask = [this, call, peer = action.peer] {
+    world_.SendOnCall<RouterProcess>(
+        call, node_, "find",
+        [call, node = node_, peer](RouterProcess& router) { router.Find(call, node, peer); });
+  };
+  if (call != 0 && world_.Strikes(&NetworkFaults::connect_fail)) return;  // It hangs.
+  if (call == 0 || !world_.Strikes(&NetworkFaults::connect_slow)) return ask();
+  world_.After(node_, world_.random().Between(1000, action.timeout_us / 2), "asked late", ask);
+}
+
+void WorkerMembership::Found(uint64_t call, const absl::StatusOr<router::WorkerInfo>& found) {
+  const auto rpc = rpcs_.find(call);
+  if (rpc == rpcs_.end()) return;
+  const Rpc asked = rpc->second;
+  rpcs_.erase(rpc);
+  absl::StatusOr<worker::PeerWorker> peer = absl::NotFoundError("it is not here");
+  if (found.ok()) peer = ToPeer(*found);
+  events_.Raise(worker::PeerLookedUp{asked.router, *asked.looks_up, std::move(peer)});
 }
 
 void WorkerMembership::Perform(const worker::OpenWatch& action) {
@@ -221,19 +241,13 @@ void WorkerMembership::Registered(uint64_t call, const absl::Status& status,
   rpcs_.erase(rpc);
   if (status.ok()) {
     gave_up_asking_.erase(node_of_[router]);
-    const bool again = router_life_ == router_incarnation && node_of_.size() == 1;
-    registered_again_us_ = again ? world_.now_us() : 0;
-    if (std::exchange(router_life_, router_incarnation) != router_incarnation) {
-      joined_versions_.clear();
-      rejoined_us_.clear();
-    }
   }
   const int64_t interval_us = IntervalOf(router_incarnation, times_.membership.heartbeat_us);
   events_.Raise(worker::RegisterAnswered{router, status, router_incarnation, interval_us});
 }
 
 void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
-                                        const std::vector<router::Member>& workers,
+                                        const std::vector<router::WorkerInfo>& members,
                                         int needed_requests, bool drain) {
   const auto rpc = rpcs_.find(call);
   if (rpc == rpcs_.end()) return;
@@ -247,27 +261,8 @@ void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& statu
     world_.Violate(
         absl::StrCat(info_.instance.id, " leaves while ", needed_requests, " requests need it"));
   }
-  for (const auto& [info, joined_version] : workers) {
-    answer.workers.push_back(ToPeer(info));
-    answer.workers.back().joined_version = joined_version;
-  }
-  NoteRejoined(answer);
+  for (const router::WorkerInfo& info : members) answer.members.push_back(ToPeer(info));
   events_.Raise(std::move(answer));
-}
-
-void WorkerMembership::NoteRejoined(const worker::HeartbeatAnswered& answer) {
-  if (node_of_.size() != 1) joined_versions_.clear();
-  if (!answer.status.ok() || answer.workers.empty() || node_of_.size() != 1) return;
-  uint64_t own_version = 0;
-  for (const worker::PeerWorker& worker : answer.workers) {
-    if (worker.instance == info_.instance) own_version = worker.joined_version;
-  }
-  for (const worker::PeerWorker& worker : answer.workers) {
-    const auto [known, first] = joined_versions_.try_emplace(worker.instance);
-    const uint64_t before = std::exchange(known->second, worker.joined_version);
-    if (first || before == worker.joined_version || worker.joined_version < own_version) continue;
-    rejoined_us_[worker.instance] = world_.now_us();
-  }
 }
 
 void WorkerMembership::Noticed(uint64_t call) {
@@ -316,17 +311,44 @@ void WorkerMembership::Perform(const worker::ConnectPeers& action) {
   for (const worker::PeerWorker& peer : action.peers) {
     const bool lonely = world_.lonely() == node_ || world_.lonely() == NodeOf(peer.instance.id);
     if (lonely || world_.Strikes(&NetworkFaults::connect_fail)) {
-      answer.failed.push_back(peer.instance);
+      answer.failed.push_back(peer);
     } else {
-      answer.standing.push_back({peer.instance, Open(peer.instance)});
+      answer.standing.push_back({peer, Open(peer.instance)});
     }
   }
-  if (!world_.Strikes(&NetworkFaults::connect_slow)) {
-    return events_.Raise(std::move(answer));
-  }
-  world_.After(node_, world_.random().Between(1000, kSlowestConnectUs), "connected late",
-               [this, answer = std::move(answer)] { events_.Raise(answer); });
+  events_.Raise(std::move(answer));
 }
+
+bool WorkerMembership::Want(const std::vector<InstanceRef>& peers) {
+  worker::PeersWanted wanted;
+  bool opening = false;
+  for (const InstanceRef& peer : peers) {
+    if (FindPeer(peer).has_value()) continue;
+    const auto refused = refused_until_us_.find(peer);
+    if (refused != refused_until_us_.end() && world_.now_us() < refused->second) continue;
+    opening = true;
+    if (opening_.insert(peer).second) wanted.peers.push_back(peer);
+  }
+  if (!wanted.peers.empty()) {
+    world_.After(node_, world_.random().Between(1, 60), "peers wanted",
+                 [this, wanted = std::move(wanted)] { events_.Raise(wanted); });
+  }
+  return opening;
+}
+
+void WorkerMembership::Perform(const worker::PeerStands& action) {
+  opening_.erase(action.peer);
+  refused_until_us_.erase(action.peer);
+  on_change_();
+}
+
+void WorkerMembership::Perform(const worker::PeerUnreachable& action) {
+  opening_.erase(action.peer);
+  refused_until_us_[action.peer] = world_.now_us() + times_.membership.heartbeat_us;
+  on_change_();
+}
+
+void WorkerMembership::Perform(const worker::PeerLost& /*action*/) { on_change_(); }
 
 uint64_t WorkerMembership::Open(const InstanceRef& peer) {
   const uint64_t endpoint = ++last_endpoint_;
@@ -339,7 +361,6 @@ uint64_t WorkerMembership::Open(const InstanceRef& peer) {
   options.slowest_bytes_per_us = bytes_per_ms == 0 ? 1e6 : static_cast<double>(bytes_per_ms) / 2e3;
   live_.emplace(endpoint, SimEndpoint{peer, world_.now_us(),
                                       EndpointLife(options, /*answers=*/true, world_.now_us())});
-  lost_us_.erase(peer);
   if (world_.Strikes(&NetworkFaults::endpoint_silent)) FallSilent(endpoint);
   if (world_.Strikes(&NetworkFaults::endpoint_dies)) Break(endpoint, peer);
   return endpoint;
@@ -357,78 +378,20 @@ void WorkerMembership::Break(uint64_t endpoint, const InstanceRef& peer) {
     EndStuck(std::move(dead->second));
     live_.erase(dead);
     world_.Trace(node_, absl::StrCat("ENDPOINT to ", peer.id, " dies"));
-    lost_us_[peer] = world_.now_us();
     world_.After(node_, world_.random().Between(1, 60), "endpoint is dead",
                  [this, endpoint] { events_.Raise(worker::PeerFailed{endpoint}); });
   });
 }
 
-void WorkerMembership::Perform(const worker::CloseEndpoint& action) {
-  taken_us_.erase(action.endpoint);
-  const auto closed = live_.find(action.endpoint);
-  if (closed == live_.end()) return;
-  const SimEndpoint endpoint = std::move(closed->second);
-  live_.erase(closed);
-  EndStuck(endpoint);
-  const int node = NodeOf(endpoint.peer.id);
-  if (!world_.alive(node) || world_.incarnation(node) != endpoint.peer.incarnation) return;
-  world_.Send<Process>(node_, node, "peer closed",
-                       [self = info_.instance, opened_us = endpoint.opened_us](Process& peer) {
-                         peer.PeerClosed(self, opened_us);
-                       });
-}
-
-void WorkerMembership::PeerClosed(const InstanceRef& peer, int64_t opened_us) {
-  for (const auto& [endpoint, open] : live_) {
-    const bool shared = open.peer == peer && std::abs(open.opened_us - opened_us) < kSharedUs;
-    if (!shared || !world_.random().Chance(kTakenAlong)) continue;
-    world_.Trace(node_, absl::StrCat("ENDPOINT to ", peer.id, " goes with the peer's"));
-    taken_us_[endpoint] = world_.now_us();
-    world_.After(node_, world_.random().Between(1, kTakenLateUs), "endpoint is found dead",
-                 [this, number = endpoint, peer] {
-                   if (taken_us_.erase(number) == 0) return;  // Closed.
-                   lost_us_[peer] = world_.now_us();
-                   events_.Raise(worker::PeerFailed{number});
-                 });
-    EndStuck(open);
-    live_.erase(endpoint);
-    return;
-  }
-}
-
-// With one router: no worker reports itself connected over an endpoint that was gone before it or
-// the peer was taken for dead and joined again.
-void WorkerMembership::CheckTaken() {
-  for (const auto& [peer, endpoint] : core_.endpoints()) {
-    const auto taken = taken_us_.find(endpoint.endpoint);
-    const auto rejoined = rejoined_us_.find(peer);
-    const int64_t again_us =
-        std::max(registered_again_us_, rejoined == rejoined_us_.end() ? 0 : rejoined->second);
-    if (taken == taken_us_.end() || taken->second >= again_us) continue;
-    world_.Violate(absl::StrCat(info_.instance.id, " says that it is connected to ", peer.id,
-                                ", which had closed the connection before it joined"));
-  }
-}
-
-void WorkerMembership::Perform(const worker::EndpointsChanged& action) {
-  if (action.lost) on_view_();
-}
-
-bool WorkerMembership::MissedFor(const InstanceRef& peer, int64_t duration_us) const {
-  const auto lost = lost_us_.find(peer);
-  return lost != lost_us_.end() && world_.now_us() - lost->second >= duration_us;
-}
-
-void WorkerMembership::Perform(const worker::TellPeers& /*action*/) { on_view_(); }
+void WorkerMembership::Perform(const worker::TellPeers& /*action*/) { on_change_(); }
 
 void WorkerMembership::Perform(const worker::RejectWorker& action) {
   world_.Violate(absl::StrCat(info_.instance.id, " is rejected: ", action.status.message()));
 }
 
 std::optional<uint64_t> WorkerMembership::FindPeer(const InstanceRef& instance) const {
-  const auto found = core_.endpoints().find(instance);
-  if (found == core_.endpoints().end()) return std::nullopt;
-  return found->second.endpoint;
+  const auto found = core_.endpoints().Find(instance);
+  return found.has_value() ? std::optional(found->endpoint) : std::nullopt;
 }
 
 }  // namespace baton::sim

@@ -1,5 +1,5 @@
 // The worker side of membership: the core of services/worker as its shell runs it, with RPCs that
-// time out, names that are resolved by the world's DNS, and endpoints that stand at once or fail.
+// time out, names that are resolved by the world's DNS, and endpoints that stand or fail.
 #ifndef TESTS_SIM_WORKER_MEMBERSHIP_H_
 #define TESTS_SIM_WORKER_MEMBERSHIP_H_
 
@@ -28,23 +28,23 @@ class WorkerMembership {
     bool ready = false;
     router::WorkerLoad load;
     bool draining = false;
+    std::vector<uint64_t> linked = {};
   };
 
+  // `on_change`: members or endpoints are others now.
   WorkerMembership(World& world, const Timings& times, int node, router::WorkerInfo info,
-                   std::function<Status()> status, std::function<void()> on_view);
+                   std::function<Status()> status, std::function<void()> on_change);
 
   void Start();
   void CallBroken(uint64_t call);
-
-  // A peer has closed the endpoint to this worker that it opened at `opened_us`.
-  void PeerClosed(const InstanceRef& peer, int64_t opened_us);
 
   // Answers of a router.
   void Registered(uint64_t call, const absl::Status& status, uint64_t router_incarnation);
   void Noticed(uint64_t call);  // The router wants a heartbeat.
   void HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
-                        const std::vector<router::Member>& workers, int needed_requests,
+                        const std::vector<router::WorkerInfo>& members, int needed_requests,
                         bool drain);
+  void Found(uint64_t call, const absl::StatusOr<router::WorkerInfo>& found);
 
   // The status has changed.
   void ReportSoon() { events_.Raise(worker::StatusChanged{}); }
@@ -79,19 +79,19 @@ class WorkerMembership {
   // The answer to a ping over this endpoint.
   void Ponged(uint64_t endpoint, uint64_t sequence);
 
-  // The peers as the core has told them, in its order: the newest first.
+  // The members as the core has told them, in its order: the newest first.
   const std::vector<worker::PeerWorker>& peers() const { return core_.peers(); }
   // The endpoint to this incarnation of a peer, as the core knows.
   std::optional<uint64_t> FindPeer(const InstanceRef& instance) const;
-  const std::map<InstanceRef, worker::PeerEndpoint>& endpoints() const { return core_.endpoints(); }
+  // As Peers::Want.
+  bool Want(const std::vector<InstanceRef>& peers);
+  std::map<InstanceRef, worker::PeerEndpoint> endpoints() const {
+    return core_.endpoints().Standing();
+  }
   // Whether anything that is sent to this endpoint of the core's can leave it.
   bool Lives(uint64_t endpoint) const { return live_.contains(endpoint); }
   // Whether the transport knows by now that nothing can.
-  bool KnowsDead(uint64_t endpoint) const {
-    return !live_.contains(endpoint) && !taken_us_.contains(endpoint);
-  }
-  // The endpoint to the peer died so long ago and has not been opened again.
-  bool MissedFor(const InstanceRef& peer, int64_t duration_us) const;
+  bool KnowsDead(uint64_t endpoint) const { return !live_.contains(endpoint); }
   // No name led any more to where it had asked the router on this node to join, and it let go of
   // that address before the answer came; nor has another address of it answered since.
   bool GaveUpAsking(int router) const { return gave_up_asking_.contains(router); }
@@ -103,26 +103,28 @@ class WorkerMembership {
     bool registers = false;  // Else a heartbeat.
     bool draining = false;   // What the heartbeat says.
     bool leaving = false;
+    std::optional<InstanceRef> looks_up = {};
   };
 
   void HandleOne(const worker::MembershipEvent& event);
   void ScheduleTick();
   // Opens a call to the router, which breaks on its own in time; 0: it is refused.
-  uint64_t OpenRpc(uint64_t router, bool registers, int64_t timeout_us);
+  uint64_t OpenRpc(uint64_t router, bool registers, int64_t timeout_us,
+                   const std::optional<InstanceRef>& looks_up = std::nullopt);
   void RpcFailed(const Rpc& rpc);
   void Perform(const worker::ResolveRouterName& action);
   void Perform(const worker::SendRegister& action);
   void Perform(const worker::SendHeartbeat& action);
   void Perform(const worker::OpenWatch& action);
   void Perform(const worker::ForgetRouter& action);
+  void Perform(const worker::LookUpPeer& action);
   void Perform(const worker::ConnectPeers& action);
-  void Perform(const worker::CloseEndpoint& action);
-  void Perform(const worker::EndpointsChanged& action);
+  void Perform(const worker::PeerStands& action);
+  void Perform(const worker::PeerUnreachable& action);
+  void Perform(const worker::PeerLost& action);
   std::vector<std::string> RouterAddresses() const;
   void HearAnnouncements();
   uint64_t Open(const InstanceRef& peer);
-  void NoteRejoined(const worker::HeartbeatAnswered& answer);
-  void CheckTaken();
   void Break(uint64_t endpoint, const InstanceRef& peer);
   // endpoints.cc
   void FallSilent(uint64_t endpoint);
@@ -141,7 +143,7 @@ class WorkerMembership {
   const int node_;
   const router::WorkerInfo info_;
   const std::function<Status()> status_;
-  const std::function<void()> on_view_;
+  const std::function<void()> on_change_;
   worker::Memberships core_;
   MembershipsWitness witness_;
   SerialEvents<worker::MembershipEvent> events_{
@@ -153,15 +155,9 @@ class WorkerMembership {
   std::function<void()> on_drain_;
   // Those that live, or are silent; whatever the core knows of them.
   std::map<uint64_t, SimEndpoint> live_;
-  std::map<uint64_t, int64_t> taken_us_;  // When those went that a peer's closing has taken along.
-  uint64_t router_life_ = 0;              // That registered this worker last.
-  int64_t registered_again_us_ = 0;       // When, if it had before and no other router is known.
-  // While that is the only router: who has joined with which version of its view, and when this
-  // worker heard of those that have joined again after it did.
-  std::map<InstanceRef, uint64_t> joined_versions_;
-  std::map<InstanceRef, int64_t> rejoined_us_;
+  std::set<InstanceRef> opening_;                    // Wanted, and not answered yet.
+  std::map<InstanceRef, int64_t> refused_until_us_;  // As the client keeps it.
   uint64_t last_endpoint_ = 0;
-  std::map<InstanceRef, int64_t> lost_us_;  // When endpoints died that have no successor.
   bool unneeded_ = false;
   std::function<void()> left_;  // Set: this worker leaves.
   int64_t tick_us_ = kNeverUs;

@@ -40,7 +40,7 @@ struct NetworkFaults {
   double data_slow = 0;      // It arrives up to 2 s after its sender got OK.
   double data_corrupt = 0;   // Its payload changes under way.
   double connect_fail = 0;   // An endpoint fails to open.
-  double connect_slow = 0;   // An endpoint takes up to 2 s to open.
+  double connect_slow = 0;   // A lookup is late; a rank's connection takes up to 2 s.
   double break_late = 0;     // One end of a broken call notices up to 4 s late.
   double endpoint_dies = 0;  // An open endpoint dies within seconds, though its peer lives.
   double endpoint_silent = 0;  // An endpoint looks open, but nothing arrives over it.
@@ -65,7 +65,6 @@ class Process {
   // A call that this process holds an end of has broken (peer died, or the network did).
   virtual void CallBroken(uint64_t call) = 0;
   // `peer` has closed the endpoint to this process that it opened at `opened_us`.
-  virtual void PeerClosed(const InstanceRef& /*peer*/, int64_t /*opened_us*/) {}
   // Set for workers; nullptr for routers.
   virtual WorkerMembership* worker() { return nullptr; }
   virtual SimGroup* ranks() { return nullptr; }

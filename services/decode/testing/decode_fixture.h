@@ -224,11 +224,25 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
     receipts_.pop_front();
     return receipt;
   }
+  // How many greetings have come so far, all of this service; waits until there are `count`.
+  size_t AwaitGreetings(size_t count) {
+    MutexLock lock(&receipts_mutex_);
+    (void)receipts_mutex_.AwaitFor(std::chrono::milliseconds(kPatienceMs),
+                                   [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_) {
+                                     return greetings_.size() >= count;
+                                   });
+    for (const InstanceRef& sender : greetings_) EXPECT_EQ(sender, kSelf);
+    return greetings_.size();
+  }
   std::optional<Placement> OnHeader(std::span<const std::byte> header, size_t) override {
     const auto control = DecodeKvControl(header);
     EXPECT_TRUE(control.ok()) << control.status();
     MutexLock lock(&receipts_mutex_);
-    receipts_.push_back(std::get<KvReceipt>(*control));
+    if (const auto* greeting = std::get_if<KvHeartbeat>(&*control)) {
+      greetings_.push_back(greeting->sender);
+    } else {
+      receipts_.push_back(std::get<KvReceipt>(*control));
+    }
     return Placement{};
   }
   void OnPlaced(uint64_t, const absl::Status&) override {}
@@ -312,6 +326,7 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
   FixturePeers peers_;
   Mutex receipts_mutex_;
   std::deque<KvReceipt> receipts_ ABSL_GUARDED_BY(receipts_mutex_);
+  std::vector<InstanceRef> greetings_ ABSL_GUARDED_BY(receipts_mutex_);
   std::unique_ptr<DecodeService> service_;
   PeerId peer_ = 0;
   std::unique_ptr<v1::Decode::Stub> stub_;

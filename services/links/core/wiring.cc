@@ -33,7 +33,7 @@ struct Wiring::State {
   const WiringOptions options;
   const ChainTimes& times = options.times;
   Phase phase = Phase::kDown;
-  std::vector<worker::PeerWorker> members;  // From member 1 on, in order; whole or empty.
+  std::vector<worker::PeerWorker> members;  // Listed, from member 1 on, in order; whole or empty.
   std::vector<worker::PeerWorker> tried;    // Members of the last epoch that was begun.
   std::vector<Link> links;                  // In the current epoch; member i at i - 1.
   GroupRendezvous groups{options.place};
@@ -55,7 +55,7 @@ struct Wiring::State {
 
   void Emit(WiringAction action) { actions->push_back(std::move(action)); }
 
-  void On(const ViewSeen& event);
+  void On(const MembersSeen& event);
   void On(const OwnEpochTried& event);
   void On(const GroupJoinHeard& event);
   void On(const GroupEntryHeard& event);
@@ -83,27 +83,29 @@ struct Wiring::State {
   void Break(const absl::Status& reason);
 };
 
-void Wiring::State::On(const ViewSeen& event) {
-  std::vector<worker::PeerWorker> found = FindMembers(options.place, event.workers);
+void Wiring::State::On(const MembersSeen& event) {
+  std::vector<worker::PeerWorker> found = FindMembers(options.place, event.members);
   if (found == members) return;
-  if (wired()) {
-    std::string lost = "a stage";
-    for (const worker::PeerWorker& member : members) {
-      const auto& view = event.workers;
-      if (std::find(view.begin(), view.end(), member) == view.end()) lost = member.instance.id;
+  members = std::move(found);
+  if (members.empty()) return;
+  if (wired() && members != tried) {
+    std::string lost;
+    for (const worker::PeerWorker& member : tried) {
+      if (std::find(members.begin(), members.end(), member) == members.end()) {
+        lost = member.instance.id;
+      }
     }
-    const absl::Status reason =
-        absl::UnavailableError(absl::StrCat(lost, " has left the ", options.place.GroupName()));
-    Covered<"wiring: a member leaves a wired chain">();
+    const absl::Status reason = absl::UnavailableError(absl::StrCat(
+        "another process has taken the place of ", lost, " in the ", options.place.GroupName()));
+    Covered<"wiring: a member of a wired chain is replaced">();
     Break(WithLeg(reason, RoleName(options.place.role), lost));
   }
   // A member that comes back, or takes another's place, has not failed yet: the backoff was for
   // the former one.
-  if (!found.empty() && found != tried) {
+  if (!wired() && members != tried) {
     backoff_us = 0;
     retry_at_us = now_us;
   }
-  members = std::move(found);
 }
 
 void Wiring::State::TryToWire(uint64_t wall_clock_us) {

@@ -1,8 +1,9 @@
-// The decisions of a chain's stage 0 about it: wires it when the view of the cluster holds all of
-// it, watches it, and breaks it as a whole when a link ends, a member is silent or one leaves the
-// view. Every wiring is a new epoch. Where stages are several processes, "stage 0" is its rank 0,
-// the chain's member 0; members are counted as hello.h says. What members work at, and what they
-// report of it, is their owners' matter: a report passes here unread, if it is of today's epoch.
+// The decisions of a chain's stage 0 about it: wires it when routers list all of its members,
+// watches it, and breaks it as a whole when a link ends, a member is silent or another one has its
+// place. That a router does not list a member says nothing of one that is linked. Every wiring is a
+// new epoch. Where stages are several processes, "stage 0" is its rank 0, the chain's member 0;
+// members are counted as hello.h says. What members work at, and what they report of it, is their
+// owners' matter: a report passes here unread, if it is of today's epoch.
 //
 // DOWN -(members whole, stage 0 has begun)-> LINKING -(every member ready)-> UP -> DOWN, with a
 // growing pause before the next try. A member with other ranks beside it is ready when they have
@@ -35,8 +36,8 @@ struct WiringOptions {
 };
 
 // ---- Events. `member` >= 1; what comes of an older epoch's links is ignored. ----
-struct ViewSeen {
-  std::vector<worker::PeerWorker> workers;  // If two have one place, the first (newest) counts.
+struct MembersSeen {
+  std::vector<worker::PeerWorker> members;  // If two have one place, the first (newest) counts.
 };
 struct OwnEpochTried {  // The answer to TryOwnEpoch: stage 0 has begun, or can't yet.
   absl::Status status;
@@ -90,7 +91,7 @@ struct WiringTick {
   uint64_t wall_clock_us = 0;
 };
 using WiringEvent =
-    std::variant<ViewSeen, OwnEpochTried, GroupJoinHeard, GroupEntryHeard, GroupConnectedHeard,
+    std::variant<MembersSeen, OwnEpochTried, GroupJoinHeard, GroupEntryHeard, GroupConnectedHeard,
                  OwnGroupFormed, StageHeard, StageReady, StageRefused, ReportHeard, StageLinkEnded,
                  ChainFailed, WiringStopped, WiringTick>;
 

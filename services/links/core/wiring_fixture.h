@@ -45,7 +45,7 @@ class WiringTest : public testing::Test {
     }
     return found;
   }
-  void See(const std::vector<worker::PeerWorker>& workers) { Handle(ViewSeen{workers}); }
+  void See(const std::vector<worker::PeerWorker>& workers) { Handle(MembersSeen{workers}); }
   void SeeAll(uint64_t incarnation = 1) { See({StageWorker(1), StageWorker(2, incarnation)}); }
   // The epoch that a tick leads to, begun by stage 0; 0: none.
   uint64_t TryToWire() {

@@ -194,12 +194,25 @@ TEST_F(WiringTest, AStageThatIsNeverReadyIsBlamedForIt) {
   EXPECT_EQ(InstanceOf(All<ReportChainDown>().at(0).status), "prefill-2");
 }
 
-TEST_F(WiringTest, AMemberThatLeavesTheViewBreaksTheChain) {
+// A router that starts anew lists few at first; the links say who lives.
+TEST_F(WiringTest, AMemberThatIsNotListedBreaksNoChain) {
   BringUp();
   See({StageWorker(2)});
+  EXPECT_THAT(actions_, IsEmpty());
+  See({StageWorker(1), StageWorker(2)});
+  EXPECT_THAT(actions_, IsEmpty());
+  EXPECT_TRUE(wiring_.up());
+  See({});
+  Handle(StageLinkEnded{1, wiring_.epoch(), absl::UnavailableError("gone")});
+  EXPECT_EQ(wiring_.NextDeadlineUs(), kNeverUs) << "wired again when all are listed";
+}
+
+TEST_F(WiringTest, AnotherLifeInAMembersPlaceBreaksTheChainAndIsWiredAtOnce) {
+  BringUp();
+  See({StageWorker(1, 2), StageWorker(2)});
   EXPECT_EQ(InstanceOf(All<ReportChainDown>().at(0).status), "prefill-1");
   EXPECT_THAT(All<CloseLinks>(), SizeIs(1));
-  EXPECT_EQ(wiring_.NextDeadlineUs(), kNeverUs);
+  EXPECT_EQ(wiring_.NextDeadlineUs(), now_us_);
 }
 
 TEST_F(WiringTest, BlamesWhomTheStageBlames) {

@@ -70,7 +70,9 @@ absl::Status ChainShell::BeginOwn(const links::Hello& hello) {
   }
   oldest_version_ = kProtocolVersion;
   followers_.clear();
+  linked_.clear();
   for (const KvWriter& member : hello.members) {
+    if (hello.members.size() > 1) linked_.push_back(member.instance.incarnation);
     if (member.instance == options_.place.self.instance) continue;
     oldest_version_ = std::min(oldest_version_, VersionOf(member.instance));
     followers_.push_back(member.instance);
@@ -85,8 +87,11 @@ absl::Status ChainShell::BeginOwn(const links::Hello& hello) {
     if (member.tensor_rank.rank == 0) stage_layers_.push_back(member.layers.size());
   }
   measured_.assign(stage_layers_.size(), std::nullopt);
-  return options_.stage->TryEpoch(
-      hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
+  return options_.stage->TryEpoch(hello, [this](const InstanceRef& peer) {
+    const std::optional<PeerId> endpoint = options_.peers->Find(peer);
+    if (!endpoint.has_value()) (void)options_.peers->Want({peer});  // For the next try.
+    return endpoint;
+  });
 }
 
 ChainUp ChainShell::UpOf(uint64_t epoch, int page_count) const {
@@ -267,12 +272,12 @@ int ChainShell::FlushCache() {
   return before - planner_.load().cached_pages;
 }
 
-void ChainShell::OnView(const std::vector<worker::PeerWorker>& workers) {
+void ChainShell::OnMembers(const std::vector<worker::PeerWorker>& members) {
   versions_.clear();
-  for (const worker::PeerWorker& worker : workers) {
-    versions_[worker.instance] = worker.protocol_version;
+  for (const worker::PeerWorker& member : members) {
+    versions_[member.instance] = member.protocol_version;
   }
-  wiring_->OnView(workers);
+  wiring_->OnMembers(members);
 }
 
 int64_t ChainShell::Wake(int64_t now_us) {

@@ -128,7 +128,7 @@ class ChainShell {
   // From this rank's lease table.
   void OnLease(const LeaseEvent& event);
   int FlushCache();  // Returns the number of pages that are free by that.
-  void OnView(const std::vector<worker::PeerWorker>& workers);
+  void OnMembers(const std::vector<worker::PeerWorker>& members);
 
   // Does what is due; returns when it is next.
   int64_t Wake(int64_t now_us);
@@ -144,6 +144,8 @@ class ChainShell {
 
   bool up() const { return planner_.up() && !planner_.draining(); }
   bool draining() const { return planner_.draining(); }
+  // The incarnations in the epoch that was begun last; none if this process is alone in it.
+  const std::vector<uint64_t>& linked() const { return linked_; }
   DrainCounts drain_counts() const { return planner_.drain_counts(); }
   PlannerLoad load() const { return planner_.load(); }
 
@@ -217,6 +219,7 @@ class ChainShell {
   uint32_t oldest_version_ = kOldestProtocolVersion;  // That a member speaks.
   std::vector<int> stage_layers_;
   std::vector<InstanceRef> followers_;
+  std::vector<uint64_t> linked_;
   uint64_t newest_generation_ = 0;            // That any follower has had, in any epoch.
   std::map<InstanceRef, uint32_t> versions_;  // That workers of the view speak.
   std::vector<std::optional<KnownCost>> measured_;

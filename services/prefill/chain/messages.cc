@@ -318,6 +318,7 @@ v1::RequestClosed ToProto(const RequestClosed& closed) {
   proto.set_message(std::string(closed.status.message()));
   proto.set_leg(LegOf(closed.status).value_or(""));
   proto.set_instance_id(InstanceOf(closed.status).value_or(""));
+  proto.set_unconnected(IsUnconnected(closed.status));
   proto.set_kv_bytes(closed.kv_bytes);
   proto.set_kv_transfer_us(closed.kv_transfer_us);
   proto.set_kv_exposed_us(closed.kv_exposed_us);
@@ -335,6 +336,7 @@ absl::StatusOr<RequestClosed> FromProto(const v1::RequestClosed& proto) {
   if (!proto.leg().empty()) {
     closed.status = WithLeg(closed.status, proto.leg(), proto.instance_id());
   }
+  if (proto.unconnected()) closed.status = Unconnected(std::move(closed.status));
   closed.kv_bytes = proto.kv_bytes();
   closed.kv_transfer_us = proto.kv_transfer_us();
   closed.kv_exposed_us = proto.kv_exposed_us();

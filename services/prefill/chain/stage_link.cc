@@ -39,8 +39,11 @@ links::MemberLink::Callbacks StageLink::Callbacks() {
     if (options_.grants != nullptr && !options_.grants->AtRest()) {
       return absl::UnavailableError("pages of the last epoch are still in use");
     }
-    return options_.stage->TryEpoch(
-        hello, [this](const InstanceRef& peer) { return options_.peers->Find(peer); });
+    return options_.stage->TryEpoch(hello, [this](const InstanceRef& peer) {
+      const std::optional<PeerId> endpoint = options_.peers->Find(peer);
+      if (!endpoint.has_value()) (void)options_.peers->Want({peer});  // For the next try.
+      return endpoint;
+    });
   };
   callbacks.drop_epoch = [this](const absl::Status& why) {
     structures_.clear();

@@ -29,7 +29,9 @@ absl::Status Blame(const absl::Status& status, const InstanceRef& decode, const 
   if (absl::IsResourceExhausted(status)) {
     return WithLeg(absl::ResourceExhaustedError(what), "prefill", self.id);
   }
-  return WithLeg(absl::UnavailableError(what), "decode", decode.id);
+  absl::Status lost = absl::UnavailableError(what);
+  if (IsUnconnected(status)) lost = Unconnected(std::move(lost));
+  return WithLeg(std::move(lost), "decode", decode.id);
 }
 
 KvOutboxOptions OutboxOptions(const Executor& executor) {
@@ -223,11 +225,16 @@ void KvSender::Perform(const KvSent& sent) {
 }
 
 void KvSender::Deliver(uint64_t message_id, const InstanceRef& decode, Outgoing message) {
+  if (options_.want != nullptr && options_.want({decode})) {
+    held_.push_back({message_id, decode, std::move(message)});
+    return;
+  }
   const bool is_commit = message.runs.empty();
   const size_t bytes = is_commit ? 0 : message.runs.front().size();
   const std::optional<PeerId> peer = options_.find_peer(decode);
   if (!peer.has_value()) {
-    MessageEnded(message_id, decode, 0, absl::NotFoundError("it is not connected"));
+    MessageEnded(message_id, decode, 0,
+                 Unconnected(absl::UnavailableError("it can't be connected to")));
     return;
   }
   message.on_sent = [this, message_id, decode, bytes](const absl::Status& status) {
@@ -235,6 +242,19 @@ void KvSender::Deliver(uint64_t message_id, const InstanceRef& decode, Outgoing 
   };
   SendUnlessLost(*options_.data_plane, *peer, std::move(message),
                  is_commit ? "prefill.commit_lost" : "prefill.kv_lost");
+}
+
+void KvSender::OnEndpoints() {
+  if (!options_.data_plane->PostReserved([this] { SendHeld(); })) {
+    LOG(kDebug) << "the data thread has ended";
+  }
+}
+
+// In the order of their coming; those that still have to wait are held again.
+void KvSender::SendHeld() {
+  for (Held& held : std::exchange(held_, {})) {
+    Deliver(held.message_id, held.decode, std::move(held.message));
+  }
 }
 
 void KvSender::MessageEnded(uint64_t message_id, const InstanceRef& decode, size_t bytes,
@@ -256,6 +276,11 @@ void KvSender::MessageEnded(uint64_t message_id, const InstanceRef& decode, size
 std::optional<Placement> KvSender::OnHeader(std::span<const std::byte> header,
                                             size_t payload_bytes) {
   const auto control = DecodeKvControl(header);
+  const auto* greeting = control.ok() ? std::get_if<KvHeartbeat>(&*control) : nullptr;
+  if (payload_bytes == 0 && greeting != nullptr) {
+    if (options_.want != nullptr) (void)options_.want({greeting->sender});
+    return Placement{};
+  }
   const auto* receipt = control.ok() ? std::get_if<KvReceipt>(&*control) : nullptr;
   if (payload_bytes != 0 || receipt == nullptr || receipt->writer != options_.self) {
     const char* reason = control.ok() ? "not_a_writer" : "malformed";
@@ -273,6 +298,7 @@ void KvSender::Tick(int64_t now_us) {
   std::vector<KvOutboxAction> actions;
   outbox_.Tick(now_us, actions);
   actions_.Raise(std::move(actions));
+  SendHeld();
 }
 
 void KvSender::SendHeartbeats(const std::vector<PeerId>& decodes) {

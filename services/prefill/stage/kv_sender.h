@@ -37,17 +37,20 @@ class KvSender final : public MessageHandler {
     Executor* executor = nullptr;     // Its pages are exported until the KvSent event.
     DataPlane* data_plane = nullptr;  // Shut down before this object goes.
     Metrics* metrics = nullptr;
-    std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;  // Any thread.
-    std::function<void(StageEvent)> on_event;                            // Any thread.
+    // Any thread, all three. `want`: as Peers::Want; null: endpoints stand or do not.
+    std::function<std::optional<PeerId>(const InstanceRef&)> find_peer;
+    std::function<bool(const std::vector<InstanceRef>&)> want;
+    std::function<void(StageEvent)> on_event;
   };
   explicit KvSender(Options options);
 
-  // Registers for decode's receipts.
+  // Registers for decode's receipts and greetings.
   absl::Status Start();
 
   // Loop thread, up to SendHeartbeats; done on the data thread in the order of the calls. The first
-  // two end with exactly one KvSent each. A rank of decode that is not connected, or a send that
-  // fails, is UNAVAILABLE with leg "decode" and its name.
+  // two end with exactly one KvSent each. What is for a process of decode that is not connected
+  // waits while an endpoint to it is being opened. If that can't be, or a send fails, the status is
+  // UNAVAILABLE with leg "decode" and its name, in the first case Unconnected.
   void Send(const SendKv& action);
   void Commit(const SendCommit& action);
   // What is not being sent yet ends with CANCELLED: of a request that is aborted, of an epoch.
@@ -56,12 +59,15 @@ class KvSender final : public MessageHandler {
   // The request is closed on this stage.
   void Forget(uint64_t attempt_id);
 
+  // Endpoints have changed; any thread.
+  void OnEndpoints();
+
   // Says to `decodes` that this stage lives; data thread.
   void SendHeartbeats(const std::vector<PeerId>& decodes);
   // Data thread, a few times a second.
   void Tick(int64_t now_us);
 
-  // A receipt.
+  // A receipt, or a decode service's greeting.
   std::optional<Placement> OnHeader(std::span<const std::byte> header,
                                     size_t payload_bytes) override;
   void OnPlaced(uint64_t, const absl::Status&) override {}
@@ -77,6 +83,7 @@ class KvSender final : public MessageHandler {
   void Perform(const SendCommitMessage& action);
   void Perform(const KvSent& sent);
   void Deliver(uint64_t message_id, const InstanceRef& decode, Outgoing message);
+  void SendHeld();
   void MessageEnded(uint64_t message_id, const InstanceRef& decode, size_t bytes,
                     const absl::Status& status);
 
@@ -87,6 +94,12 @@ class KvSender final : public MessageHandler {
       [this](const std::vector<KvOutboxAction>& actions) { Perform(actions); }};
   std::map<uint64_t, ExportedKv> exports_;  // By message, until it has ended.
   std::set<PeerId> beating_;                // Peers whose last heartbeat is still on its way.
+  struct Held {
+    uint64_t message_id = 0;
+    InstanceRef decode;
+    Outgoing message;
+  };
+  std::vector<Held> held_;  // While endpoints are opened; the outbox bounds them.
 };
 
 }  // namespace baton::prefill

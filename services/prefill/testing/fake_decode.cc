@@ -117,7 +117,7 @@ std::optional<Placement> FakeDecode::OnHeader(std::span<const std::byte> header,
   const auto control = DecodeKvControl(header);
   BATON_CHECK(control.ok()) << control.status();
   if (const auto* beat = std::get_if<KvHeartbeat>(&*control)) {
-    heard_.insert(beat->writer.incarnation);
+    heard_.insert(beat->sender.incarnation);
   } else {
     const auto& commit = std::get<KvCommit>(*control);
     const auto found = transfers_.find(commit.generation);

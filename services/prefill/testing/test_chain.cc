@@ -22,6 +22,12 @@ std::optional<PeerId> FakePeers::Find(const InstanceRef& instance) const {
   return found->second;
 }
 
+bool FakePeers::Want(const std::vector<InstanceRef>& peers) const {
+  return opening && !std::all_of(peers.begin(), peers.end(), [this](const InstanceRef& peer) {
+           return Find(peer).has_value();
+         });
+}
+
 std::vector<PeerId> FakePeers::Decodes() const {
   MutexLock lock(&mutex_);
   return decodes_;
@@ -141,6 +147,18 @@ void TestChain::StartStage(int rank) {
   stage.service = *std::move(service);
 }
 
+void TestChain::LoseDecode(int rank, bool opening) {
+  Stage& stage = stages_[static_cast<size_t>(rank)];
+  stage.peers->Disconnect(*stage.data_plane, decode().self());
+  stage.peers->opening = opening;
+}
+
+void TestChain::FindDecode(int rank) {
+  Stage& stage = stages_[static_cast<size_t>(rank)];
+  stage.peers->Connect(*stage.data_plane, decode().self(), decode().data_plane().address(), true);
+  stage.service->OnEndpoints();
+}
+
 void TestChain::Disconnect(int rank, int other) {
   Stage& stage = stages_[static_cast<size_t>(rank)];
   stage.peers->Disconnect(*stage.data_plane, instance(other));
@@ -183,7 +201,8 @@ void TestChain::ShareView() {
       worker.tensor_rank = TensorRankOf(rank);
       view.push_back(worker);
     }
-    stage.service->OnView(view);
+    stage.service->OnMembers(view);
+    stage.service->OnEndpoints();
   }
 }
 

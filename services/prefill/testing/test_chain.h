@@ -3,6 +3,7 @@
 #ifndef SERVICES_PREFILL_TESTING_TEST_CHAIN_H_
 #define SERVICES_PREFILL_TESTING_TEST_CHAIN_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,7 +30,10 @@ class FakePeers final : public worker::Peers {
   void Connect(DataPlane& from, const InstanceRef& to, const std::string& address, bool decode);
   void Disconnect(DataPlane& from, const InstanceRef& to);
 
+  bool Want(const std::vector<InstanceRef>& peers) const override;
+
   uint32_t protocol = kProtocolVersion;  // All peers do.
+  std::atomic<bool> opening{false};      // Endpoints that don't stand are being opened.
 
  private:
   mutable Mutex mutex_;
@@ -65,6 +69,9 @@ class TestChain {
   explicit TestChain(const Settings& settings);
   ~TestChain();
 
+  // Takes a stage's endpoint to decode from it, or gives it back; `opening`: it is to come.
+  void LoseDecode(int rank, bool opening);
+  void FindDecode(int rank);
   // Takes a stage's endpoint to another one from it.
   void Disconnect(int rank, int other);
 

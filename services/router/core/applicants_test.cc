@@ -37,12 +37,13 @@ class ApplicantsTest : public ::testing::Test {
     return status.ok();
   }
   void Settle() { now_us_ += kSettleUs; }
-  // Renews the leases of all that are here, as of view `now`.
+  // Renews the leases of all that are here.
   void BeatAll() {
     for (const Worker& worker : members_.Workers()) {
-      ASSERT_TRUE(
-          members_.Heartbeat(worker.info.instance, members_.view_version(), true, {}, now_us_)
-              .ok());
+      ASSERT_TRUE(members_
+                      .Heartbeat(worker.info.instance, members_.view_version(), true, {}, now_us_,
+                                 LinkedBy(members_, worker.info.instance))
+                      .ok());
     }
   }
   Names Members() const { return MembersOf(members_); }

@@ -148,8 +148,10 @@ bool RouterCore::State::MayResume(const Transaction& txn, bool handed_back) cons
 }
 
 bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status& status) {
-  // A worker that drains has not failed, and is in no pair any more; a bound there is all the same.
-  const bool handed_back = IsEndedByDrain(status) && txn.handed_back < kMostHandBacks;
+  // A worker that drains, or can't be connected to, has not failed, and is in no such pair any
+  // more; a bound there is all the same.
+  const bool by_drain = IsEndedByDrain(status);
+  const bool handed_back = (by_drain || IsUnconnected(status)) && txn.handed_back < kMostHandBacks;
   if (!(txn.tokens > 0 ? MayResume(txn, handed_back) : MayBeginAgain(txn, handed_back)) ||
       txn.deadline_us <= now_us || SameEverywhere(status)) {
     return false;
@@ -168,7 +170,7 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   txn.handed_back += handed_back ? 1 : 0;
   txn.failed_resumes += txn.tokens > 0 && !handed_back ? 1 : 0;
   RetryCounts& counts = totals.RetriesOf(blamed);
-  ++(handed_back ? counts.drain_total : counts.failure_total);
+  ++(handed_back && by_drain ? counts.drain_total : counts.failure_total);
   txn.failed = std::move(failed);
   txn.failure = status;
   if (other.ok()) {
@@ -182,6 +184,8 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
 
 void RouterCore::State::SuspectBlamed(const Pair& pair, Role blamed, const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return;
+  // Either may serve others: another pair is tried, and no worker is at fault.
+  if (IsUnconnected(status)) return membership.CouldNotConnect(pair, now_us);
   const bool by_decode = blamed == Role::kDecode;
   InstanceRef suspect = by_decode ? pair.decode : pair.chain.stage0;
   const auto named = InstanceOf(status);

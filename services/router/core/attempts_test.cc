@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "services/router/core/router_core_fixture.h"
@@ -16,6 +17,7 @@ using ::testing::SizeIs;
 const absl::Status kHandedBack = EndedByDrain(absl::AbortedError("drains"));
 const absl::Status kFull = Overloaded(absl::ResourceExhaustedError("the queue is full"), 100);
 const absl::Status kWrong = absl::InternalError("a test");
+const absl::Status kBarred = Unconnected(absl::UnavailableError("no way there"));
 
 class AttemptsTest : public RouterCoreTest {
  protected:
@@ -201,13 +203,55 @@ TEST_F(AttemptsTest, TheLegThatIsNamedIsTriedElsewhereWhoeverReportsIt) {
   EXPECT_FALSE(Suspect(reserve_.decode.id));
 }
 
+// Two that can't connect may each serve others.
+TEST_F(AttemptsTest, APairThatCannotConnectIsLeftAndNobodyIsBlamed) {
+  Reset(Patient());
+  std::vector<WorkerInfo> workers = {TestStage("c0", 0, 1), TestStage("c1", 0, 1), TestDecode("d0"),
+                                     TestDecode("d1")};
+  for (size_t i = 0; i < workers.size(); ++i) workers[i].instance.incarnation = 10 + i;
+  Join(workers);
+  Prefilling(1);
+  const InstanceRef stage0 = Only<StartPrefill>().stage0;
+  const InstanceRef decode = reserve_.decode;
+  Handle(PrefillEnded{reserve_.attempt_id, WithLeg(kBarred, "decode", decode.id), {}});
+  Again();
+  EXPECT_EQ(core_->load().retries_decode.failure_total, 1);
+  Answer();
+  EXPECT_FALSE(reserve_.decode == decode && Only<StartPrefill>().stage0 == stage0);
+  for (const Worker& worker : core_->membership().Workers()) {
+    SCOPED_TRACE(worker.info.instance.id);
+    EXPECT_FALSE(worker.suspect);
+    EXPECT_EQ(worker.failures, 0);
+    EXPECT_EQ(worker.probation_until_us, 0);
+  }
+  EXPECT_EQ(core_->membership().CountReadyPairs(), 3u);
+}
+
+TEST_F(AttemptsTest, WithoutAnotherPairOneThatCouldNotConnectIsWaitedFor) {
+  RouterLimits limits = Patient();
+  limits.pairing_timeout_us = limits.membership.pair_grace_us = kDeadlineUs;
+  limits.membership.unconnected_us = kDeadlineUs / 2;
+  Reset(limits);
+  Join({TestStage("c0", 0, 1), TestDecode("d0")});
+  now_us_ = 2 * kDeadlineUs;  // Nothing has changed for long.
+  Prefilling(1);
+  Handle(PrefillEnded{reserve_.attempt_id, WithLeg(kBarred, "decode", "d0"), {}});
+  EXPECT_THAT(All<FinishCall>(), IsEmpty());
+  ASSERT_EQ(core_->load().waiting, 1);
+  EXPECT_EQ(core_->NextDeadlineUs(), now_us_ + kDeadlineUs / 2);
+  now_us_ = core_->NextDeadlineUs();
+  Handle(Tick{});
+  Again();
+  EXPECT_EQ(reserve_.call_id, 1u);
+}
+
 // Who is named has to be of the leg that is.
 TEST_F(AttemptsTest, AStatusThatNamesTheOtherLegsProcessBlamesItsOwnLegsFirst) {
   followers_ = {{"d0-1", 1}};
   const auto join = [this] {
     Reset({});
     Join({TestStage("c0", 0, 2), TestStage("c0", 1, 2), TestDecodeRank(0), TestDecodeRank(1)});
-    for (const Member& member : core_->membership().View()) Beat(member.info.instance);
+    for (const Worker& member : core_->membership().Workers()) Beat(member.info.instance);
     Prefilling(1);
   };
   join();
@@ -279,10 +323,8 @@ TEST_F(AttemptsTest, WhoWaitsHoldsNobody) {
 // Pages of 16 tokens: 32 of d0's 64 are in use, by others.
 TEST_F(AttemptsTest, PagesThatOthersUseAreNoRoom) {
   Join({TestStage("c0", 0, 1), TestDecode("d0"), TestDecode("d1")});
-  const uint64_t version = core_->membership().view_version();
-  Handle(HeartbeatReceived{2, {"d0", 1}, kIncarnation, version, true, {.free_pages = 32}});
-  Handle(HeartbeatReceived{
-      2, {"d1", 1}, kIncarnation, version, true, {.running_requests = 1, .free_pages = 64}});
+  Beat({"d0", 1}, {.free_pages = 32});
+  Beat({"d1", 1}, {.running_requests = 1, .free_pages = 64});
   Handle(CallSubmitted{1, "r1", 100, 500, now_us_ + kDeadlineUs});
   EXPECT_EQ(Only<Reserve>().decode.id, "d1");
   Handle(CallSubmitted{2, "r2", 100, 4, now_us_ + kDeadlineUs});

@@ -72,8 +72,7 @@ std::optional<Pairing::Half> Pairing::DecodeHalf(size_t slot, const Ask& ask) co
 }
 
 bool Pairing::MayPair(const Roster& roster, const Half& chain, const Half& decode) {
-  return chain.kept->reach.Connects(decode.kept->reach) ||
-         Connected(roster.chains.At(chain.slot)->reach, roster.decodes.At(decode.slot)->reach);
+  return roster.MayPair(*roster.chains.At(chain.slot), *roster.decodes.At(decode.slot));
 }
 
 void Pairing::LookAtPrompt(Half& chain, const Ask& ask, std::span<const uint64_t> prefix) const {

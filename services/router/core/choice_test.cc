@@ -27,7 +27,7 @@ std::vector<uint64_t> KeysOf(int tokens, uint64_t seed) {
   return PrefixKeys(prompt, "");
 }
 
-// So many chains and decode services, all connected, or so many colocated chains.
+// So many chains and decode services, or so many colocated chains.
 class ChoiceTest : public ::testing::Test {
  protected:
   static GridName ChainName(int chain) { return {Role::kPrefill, false, Chain(chain)}; }
@@ -40,7 +40,6 @@ class ChoiceTest : public ::testing::Test {
     side.pair.page_size = kPage;
     side.pair.chain.capacity_tokens = side.pair.chain.max_prompt_tokens = 8192;
     if (colocated) side.pair.max_context_tokens = side.pair.decode_capacity_tokens = 8192;
-    side.reach.Add({.incarnation = 1});
     return side;
   }
   void Reset(Policy policy, int chains, int decodes) {
@@ -56,7 +55,6 @@ class ChoiceTest : public ::testing::Test {
       side.pair.chain = {};
       side.pair.page_size = kPage;
       side.pair.max_context_tokens = side.pair.decode_capacity_tokens = 8192;
-      side.reach.Add({.incarnation = 1});
       roster_.decodes.Put({Role::kDecode, true, id}, side);
     }
   }
@@ -329,7 +327,7 @@ TEST_F(ChoiceTest, AChainThatWasSlowIsTriedAgain) {
   const Pair slow = serve(8'000'000);
   for (int i = 0; i < 20; ++i) EXPECT_NE(serve(1'000'000).chain.chain_id, slow.chain.chain_id);
   for (int i = 0; i < 4000; ++i) {  // Half an hour of heartbeats.
-    for (const char* stage0 : {"c0-0", "c1-0"}) pairing_->Report({stage0, 1}, {}, 0);
+    for (const char* stage0 : {"c0-0", "c1-0"}) pairing_->Report(PairProcess(stage0), {}, 0);
   }
   bool again = false;
   for (int i = 0; i < 20; ++i)

@@ -16,9 +16,7 @@ void RouterCore::State::On(const DrainRequested& event) {
   Emit(ReplyDrain{event.rpc_id, membership.Drain(event.instance_id)});
   for (const auto& [instance, rpc_id] : watches.rpc_ids()) {
     // Its heartbeat's reply says why it was asked for.
-    if (instance.id == event.instance_id) {
-      Emit(NotifyWatch{rpc_id, membership.view_version()});
-    }
+    if (instance.id == event.instance_id) Notify(instance);
   }
 }
 

@@ -15,17 +15,15 @@ bool Usable(const Worker& worker) {
   return worker.ready && !worker.draining && !worker.suspect && worker.probation_until_us == 0;
 }
 
-// Whether who speaks for a chain or a decode service has said that it is ready since it knows each
-// process of it: before, it may have meant another one in one's place, which has just left.
-bool SpeaksForAll(const std::vector<const Worker*>& places) {
-  return std::all_of(places.begin(), places.end(), [&places](const Worker* worker) {
-    return places.front()->applied_version >= worker->joined_version;
+// Whether who speaks for a chain or a decode service links these lives of its processes: it may
+// have meant another one in one's place, which has just left. Older ones don't say.
+bool LinksAll(const std::vector<const Worker*>& places) {
+  const Worker& speaker = *places.front();
+  if (places.size() == 1 || speaker.info.fingerprint.protocol_version < kLookUpVersion) return true;
+  return std::all_of(places.begin(), places.end(), [&speaker](const Worker* worker) {
+    return std::binary_search(speaker.linked.begin(), speaker.linked.end(),
+                              worker->info.instance.incarnation);
   });
-}
-
-bool CanServe(const std::vector<const Worker*>& places) {
-  const auto serves = [](const Worker* worker) { return worker != nullptr && Usable(*worker); };
-  return std::all_of(places.begin(), places.end(), serves) && SpeaksForAll(places);
 }
 
 }  // namespace
@@ -81,7 +79,6 @@ void Membership::Join(const WorkerInfo& worker, int64_t lease_until_us, int64_t 
   applicants_.erase(worker.instance.id);
   Worker joined;
   joined.info = worker;
-  joined.joined_version = ++view_version_;
   joined.changed_us = now_us;
   joined.lease_until_us = lease_until_us;
   sweep_us_ = std::min(sweep_us_, joined.lease_until_us);
@@ -91,11 +88,26 @@ void Membership::Join(const WorkerInfo& worker, int64_t lease_until_us, int64_t 
   // Members agree on the number of places and none is held twice: CheckFit saw to it.
   places.resize(static_cast<size_t>(worker.places()));
   places[static_cast<size_t>(worker.place())] = &added;
+  know_no_look_up_ += KnowsNoLookUp(added) ? 1 : 0;
+  Relist(worker.grid());
 }
 
-absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied_version,
-                                   bool ready, const WorkerLoad& load, int64_t now_us,
-                                   std::vector<uint64_t> unconnected) {
+bool Membership::KnowsNoLookUp(const Worker& worker) {
+  return worker.info.fingerprint.protocol_version < kLookUpVersion;
+}
+
+bool Membership::HearsOfAll(const Worker& worker) const {
+  return static_cast<int>(workers_.size()) <= options_.told_of_all || KnowsNoLookUp(worker);
+}
+
+void Membership::Relist(const GridName& grid) {
+  list_versions_[grid] = ++view_version_;
+  relisted_.insert(grid);
+}
+
+absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t listed_version, bool ready,
+                                   const WorkerLoad& load, int64_t now_us,
+                                   std::vector<uint64_t> linked) {
   const auto found = workers_.find(instance.id);
   if (found == workers_.end()) {
     Covered<"membership: a heartbeat of an unknown worker">();
@@ -110,21 +122,13 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t applied
   }
   worker.lease_until_us = now_us + options_.lease_us;
   worker.excused = false;
-  const uint64_t applied = applied_version <= view_version_ ? applied_version : 0;
-  std::sort(unconnected.begin(), unconnected.end());
-  // Who has given up this router's view for its silence, or registered once more, begins again with
-  // it, and is through soon.
-  const bool begins_again = applied < worker.applied_version;
-  if (begins_again) Covered<"membership: a worker begins again with the view">();
-  if (worker.ready != ready || worker.unconnected != unconnected || begins_again) {
-    worker.changed_us = now_us;
-  }
+  std::sort(linked.begin(), linked.end());
+  if (worker.ready != ready || worker.linked != linked) worker.changed_us = now_us;
   worker.load = load;
-  if (worker.applied_version != applied || worker.ready != ready || worker.suspect ||
-      worker.unconnected != unconnected) {
+  worker.listed_version = listed_version;
+  if (worker.ready != ready || worker.linked != linked || worker.suspect) {
     worker.suspect = false;
-    worker.unconnected = std::move(unconnected);
-    worker.applied_version = applied;
+    worker.linked = std::move(linked);
     worker.ready = ready;
     Changed(worker);
   }
@@ -183,6 +187,17 @@ void Membership::Served(const InstanceRef& instance) {
   if (std::exchange(worker->probation_until_us, 0) != 0) Changed(*worker);
 }
 
+void Membership::CouldNotConnect(const Pair& pair, int64_t now_us) {
+  const std::pair ends(pair.chain.stage0.incarnation, pair.decode.incarnation);
+  Covered<"membership: a pair could not connect">();
+  for (const InstanceRef& end : {pair.chain.stage0, pair.decode}) {
+    if (Worker* worker = FindToChange(end)) worker->changed_us = now_us;
+  }
+  unconnected_until_us_[ends] = now_us + options_.unconnected_us;
+  sweep_us_ = std::min(sweep_us_, now_us + options_.unconnected_us);
+  if (roster_.unconnected.insert(ends).second) ForgetPairs();
+}
+
 void Membership::Remember(const WorkerInfo& worker, bool left, int64_t now_us) {
   if (options_.pair_grace_us <= 0) return;
   absent_[worker.instance.id] = {worker.grid_place(), now_us, left};
@@ -200,10 +215,13 @@ void Membership::Lose(WorkerMap::iterator worker, std::vector<Worker>& lost) {
   places[static_cast<size_t>(worker->second.info.place())] = nullptr;
   const bool over = std::all_of(places.begin(), places.end(),
                                 [](const Worker* place) { return place == nullptr; });
-  if (over) grids_.erase(grid);
+  know_no_look_up_ -= KnowsNoLookUp(worker->second) ? 1 : 0;
   lost.push_back(std::move(worker->second));
   workers_.erase(worker);
-  ++view_version_;
+  Relist(grid);
+  if (!over) return;
+  grids_.erase(grid);
+  list_versions_.erase(grid);
 }
 
 void Membership::ExcuseSilence(int64_t until_us) {
@@ -237,6 +255,15 @@ void Membership::Sweep(int64_t now_us, std::vector<Worker>& lost) {
     }
     worker = next;
   }
+  std::erase_if(unconnected_until_us_, [&](const auto& entry) {
+    if (now_us < entry.second) {
+      sweep_us_ = std::min(sweep_us_, entry.second);
+      return false;
+    }
+    roster_.unconnected.erase(entry.first);
+    ForgetPairs();
+    return true;
+  });
 }
 
 void Membership::EndProbation(Worker& worker, int64_t now_us) {
@@ -273,11 +300,41 @@ std::vector<Worker> Membership::Workers() const {
   return all;
 }
 
-std::vector<Member> Membership::View() const {
-  std::vector<Member> view;
-  view.reserve(workers_.size());
-  for (const auto& [id, worker] : workers_) view.push_back({worker.info, worker.joined_version});
-  return view;
+std::vector<WorkerInfo> Membership::ListFor(const Worker& worker) const {
+  std::vector<WorkerInfo> list;
+  if (HearsOfAll(worker)) {
+    list.reserve(workers_.size());
+    for (const auto& [id, member] : workers_) list.push_back(member.info);
+    return list;
+  }
+  for (const Worker* member : grids_.at(worker.info.grid())) {
+    if (member != nullptr) list.push_back(member->info);
+  }
+  return list;
+}
+
+uint64_t Membership::ListVersion(const Worker& worker) const {
+  // No number of the one is one of the other.
+  return HearsOfAll(worker) ? 2 * view_version_ + 1 : 2 * list_versions_.at(worker.info.grid());
+}
+
+std::vector<InstanceRef> Membership::TakeRelisted() {
+  std::vector<InstanceRef> relisted;
+  if (relisted_.empty()) return relisted;
+  for (const GridName& name : std::exchange(relisted_, {})) {
+    const auto grid = grids_.find(name);
+    if (grid == grids_.end()) continue;
+    for (const Worker* member : grid->second) {
+      if (member != nullptr && !HearsOfAll(*member)) relisted.push_back(member->info.instance);
+    }
+  }
+  if (know_no_look_up_ == 0 && static_cast<int>(workers_.size()) > options_.told_of_all) {
+    return relisted;
+  }
+  for (const auto& [id, member] : workers_) {
+    if (HearsOfAll(member)) relisted.push_back(member.info.instance);
+  }
+  return relisted;
 }
 
 const Worker* Membership::Find(const InstanceRef& instance) const {
@@ -297,11 +354,20 @@ int Membership::UsablePages(const WorkerInfo& member) const {
   return pages;
 }
 
+bool Membership::CanServe(const Places& places) {
+  const auto serves = [](const Worker* worker) { return worker != nullptr && Usable(*worker); };
+  return std::all_of(places.begin(), places.end(), serves) && LinksAll(places);
+}
+
 void Membership::Changed(const Worker& worker) {
+  ForgetPairs();
+  changed_.insert(worker.info.grid());
+}
+
+void Membership::ForgetPairs() {
   pairs_.reset();
   pair_count_.reset();
   has_pair_.reset();
-  changed_.insert(worker.info.grid());
 }
 
 void Membership::Refresh() const {
@@ -317,12 +383,7 @@ void Membership::Refresh() const {
       table.Rest(name);
       continue;
     }
-    Side side = SideOf(name, places);
-    if (side.pair.colocated() && !Connected(side.reach, side.reach)) {
-      table.Rest(name);
-      continue;
-    }
-    table.Put(name, std::move(side));
+    table.Put(name, SideOf(name, places));
   }
   changed_.clear();
 }
@@ -352,9 +413,7 @@ std::vector<Pair> Membership::WholePairs() const {
       return worker != nullptr && !worker->draining;
     });
     if (!here) continue;
-    Side side = SideOf(name, places);
-    side.reach = {};  // That of no process, which is connected to all.
-    whole.TableOf(name.role).Put(name, std::move(side));
+    whole.TableOf(name.role).Put(name, SideOf(name, places));
   }
   return whole.Pairs();
 }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,18 +34,11 @@ struct Worker {
   int64_t probation_us = 0;        // How long the last one is; 0: none since it last served.
   int64_t probation_until_us = 0;  // In no pair before; 0: it is over, or there was no failure.
   int64_t changed_us = 0;        // When it joined, or was seen to change who can be paired with it.
-  uint64_t joined_version = 0;   // View version that held it first, since it was lost last.
-  uint64_t applied_version = 0;  // View version whose endpoints it has tried to open.
-  std::vector<uint64_t> unconnected;  // Incarnations in it without an endpoint; in order.
+  uint64_t listed_version = 0;   // ListVersion of the newest list that it has had.
+  std::vector<uint64_t> linked;  // HeartbeatRequest.linked, in order.
   int64_t lease_until_us = 0;
   bool displaced = false;  // Lost to workers that it does not fit.
   bool excused = false;    // Since its last heartbeat: ExcuseSilence has prolonged its lease.
-};
-
-// A worker as the others are told of it.
-struct Member {
-  WorkerInfo info;
-  uint64_t joined_version = 0;
 };
 
 // Asks to join, and does not fit those that are here.
@@ -62,8 +56,14 @@ struct MembershipOptions {
   int max_workers = 4096;
   // How long after a sign of change a pair is still expected: see PairExpectedUntilUs.
   int64_t pair_grace_us = 0;
-  // From the first registration: how long the members may change for a larger group. Workers keep
-  // their peers for as long after a router's restart, and are all heard within it.
+  // With as many workers each one is told of all, and connects to those that it may have to do with
+  // while nothing runs; beyond, when it has to. A process that dies in the milliseconds of a first
+  // connection can end its peer (common/transport/README.md).
+  int told_of_all = 64;
+  // How long a pair that could not connect is left alone.
+  int64_t unconnected_us = 1'000'000;
+  // From the first registration: how long the members may change for a larger group. After a
+  // router's restart workers are all heard within it.
   int64_t settle_us = 5'000'000;
   // See FailedToServe.
   int64_t first_probation_us = 100'000;
@@ -82,7 +82,7 @@ class Membership {
   // While another incarnation of its name lives, a worker is refused with FAILED_PRECONDITION and
   // waits until that one has left, is suspect, or has lost its lease. Were the younger let in, the
   // elder would register again, and the two would take turns for as long as both live, each time
-  // with every endpoint of every peer.
+  // with all their endpoints.
   //
   // Refused for now with FAILED_PRECONDITION, naming the property, the worker and both values, when
   // it doesn't fit those that are here: model config, weights of a shared layer, dtype, page size
@@ -100,12 +100,10 @@ class Membership {
   // leave. Draining ones don't count, and workers need not fit their model.
   absl::Status Register(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
 
-  // NOT_FOUND for an unknown instance or another incarnation. An `applied_version` that was never
-  // given out (a former router's) counts as none. `unconnected`: incarnations to whom no endpoint
-  // stands.
-  absl::Status Heartbeat(const InstanceRef& instance, uint64_t applied_version, bool ready,
-                         const WorkerLoad& load, int64_t now_us,
-                         std::vector<uint64_t> unconnected = {});
+  // NOT_FOUND for an unknown instance or another incarnation. `listed_version`: of the newest
+  // members that the worker has had; `linked`: see HeartbeatRequest.
+  absl::Status Heartbeat(const InstanceRef& instance, uint64_t listed_version, bool ready,
+                         const WorkerLoad& load, int64_t now_us, std::vector<uint64_t> linked = {});
 
   // The worker is to drain: in no ready pair from now on. NOT_FOUND for an unknown instance.
   absl::Status Drain(const std::string& instance_id);
@@ -123,6 +121,8 @@ class Membership {
   // `longest_probation_us`, until a request has been served. Failures during one are of requests
   // that had begun before, and count once. False: as for Suspect.
   bool FailedToServe(const InstanceRef& instance, int64_t now_us);
+  // The pair's processes could not connect: it is none for `unconnected_us`, and is expected again.
+  void CouldNotConnect(const Pair& pair, int64_t now_us);
   // A request had its first token by way of the worker: no failure counts any more.
   void Served(const InstanceRef& instance);
 
@@ -133,7 +133,7 @@ class Membership {
   // without being listened to. For a worker only once between two heartbeats.
   void ExcuseSilence(int64_t until_us);
   // Removes the workers whose lease is over, forgets applicants that ask no more, and ends the
-  // probations that are over.
+  // probations that are over and the times of pairs that could not connect.
   std::vector<Worker> Expire(int64_t now_us);
   // Removes one incarnation, which leaves; false if it is not here.
   bool Remove(const InstanceRef& instance, int64_t now_us, std::vector<Worker>& lost);
@@ -143,17 +143,23 @@ class Membership {
   // Grows with every join and loss.
   uint64_t view_version() const { return view_version_; }
   std::vector<Worker> Workers() const;  // By instance id.
-  std::vector<Member> View() const;     // What workers are told; by instance id.
+  // What a member is told of: the members of its chain or decode service; everybody in a small
+  // cluster, or if it speaks no version in which it could look the others up. In order of place, or
+  // of instance id.
+  std::vector<WorkerInfo> ListFor(const Worker& worker) const;
+  // Changes whenever that does.
+  uint64_t ListVersion(const Worker& worker) const;
+  // The members for whom it has changed since the last call.
+  std::vector<InstanceRef> TakeRelisted();
   const Worker* Find(const InstanceRef& instance) const;
   // A member's usable pages. In a decode service of several ranks: the smallest rank's.
   int UsablePages(const WorkerInfo& member) const;
 
   // Pairs that can take a request now: every process of the chain and of the decode service ready,
-  // none draining, suspect or on probation, each of the one and each of the other have told of an
-  // endpoint to one another, and who speaks for a side (stage 0, rank 0) has heard of all the
-  // others of it. In a colocated chain all have told of endpoints among themselves. The list is for
-  // small clusters and for checks: it is built anew after every change but one of load, and valid
-  // until the next call of a member that is not const.
+  // none draining, suspect or on probation, and who speaks for a side (stage 0, rank 0) links just
+  // these lives of its members. The list is for small clusters and for checks: it is built anew
+  // after every change but one of load, and valid until the next call of a member that is not
+  // const.
   const std::vector<Pair>& ReadyPairs() const;
   bool HasReadyPair() const;
   size_t CountReadyPairs() const;
@@ -173,11 +179,11 @@ class Membership {
   // Until when a pair may be expected while none is ready; 0: none is. One is expected while the
   // places of some chain and some decode service, or of some colocated chain, are all held by
   // workers that are here or that were lost no longer ago than `pair_grace_us`, and no longer than
-  // that after the last of them joined, was lost, or changed its readiness or its connections, or
-  // began again with the view. So a worker that dies is waited for (it may be started again), and
-  // two that can't connect are not waited for without end. One that drains most likely makes room
-  // for its successor: it counts as changed as long as it is here. A role that never was here is
-  // not expected: this router can't know of it.
+  // that after the last of them joined, was lost, changed its readiness or its links, or could not
+  // connect. So a worker that dies is waited for (it may be started again), and so is a way that
+  // is barred for a moment. One that drains most likely makes room for its successor: it counts as
+  // changed as long as it is here. A role that never was here is not expected: this router can't
+  // know of it.
   int64_t PairExpectedUntilUs(int64_t now_us) const;
 
   // Why ReadyPairs is empty, for the client and the operator.
@@ -215,24 +221,35 @@ class Membership {
   Group Incumbents(int64_t now_us) const;
   Group Challengers(const WorkerInfo& worker, int64_t now_us) const;
   bool GiveWayTo(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
+  void Relist(const GridName& grid);
+  static bool KnowsNoLookUp(const Worker& worker);
+  bool HearsOfAll(const Worker& worker) const;
+  static bool CanServe(const Places& places);
   void Changed(const Worker& worker);
+  void ForgetPairs();
   // Brings the roster up to date with the grids that have changed.
   void Refresh() const;
   Worker* FindToChange(const InstanceRef& instance);
   void EndProbation(Worker& worker, int64_t now_us);
   std::string WhyNotReady(const Worker& worker) const;
+  // Pairs that could not connect.
   std::string WhoIsNotConnected() const;
   bool OnlyColocated() const;
 
   MembershipOptions options_;
   uint64_t view_version_ = 1;
-  int64_t sweep_us_ = kNeverUs;  // No lease ends before, and no probation.
+  int64_t sweep_us_ = kNeverUs;  // No lease ends before, no probation, no pair's time apart.
   int64_t began_us_ = kNeverUs;  // The first registration.
   WorkerMap workers_;
   std::map<std::string, Absent> absent_;         // By instance id.
   std::map<std::string, Applicant> applicants_;  // By instance id.
   // The members' places; a grid of none is gone.
   std::map<GridName, Places> grids_;
+  std::map<GridName, uint64_t> list_versions_;
+  std::set<GridName> relisted_;  // Since TakeRelisted.
+  int know_no_look_up_ = 0;      // Members.
+  // Until when pairs are in Roster::unconnected.
+  std::map<std::pair<uint64_t, uint64_t>, int64_t> unconnected_until_us_;
   // What follows from the members is found when it is asked for; nullopt: to be found again.
   mutable std::optional<std::vector<Pair>> pairs_;  // That are ready.
   mutable std::optional<size_t> pair_count_;

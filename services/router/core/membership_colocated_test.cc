@@ -63,7 +63,7 @@ TEST_F(MembershipColocatedTest, ItNeedsNoDecodeServiceAndIsPairedWithNone) {
   EXPECT_THAT(members_.WholePairs(), SizeIs(2));
 }
 
-TEST_F(MembershipColocatedTest, EveryProcessHasToBeReadyAndConnectedToTheOthers) {
+TEST_F(MembershipColocatedTest, EveryProcessHasToBeReadyAndLinked) {
   const std::vector<WorkerInfo> grid = Colocated();
   JoinAll(grid);
   for (const WorkerInfo& worker : grid) {
@@ -71,17 +71,18 @@ TEST_F(MembershipColocatedTest, EveryProcessHasToBeReadyAndConnectedToTheOthers)
               absl::OkStatus());
     EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
     EXPECT_EQ(members_.WhatIsMissing(), worker.instance.id + " is not ready");
-    Beat(worker, {grid[0].instance.incarnation == worker.instance.incarnation
-                      ? grid[3].instance.incarnation
-                      : grid[0].instance.incarnation});
-    EXPECT_THAT(members_.ReadyPairs(), IsEmpty()) << worker.instance.id;
-    EXPECT_THAT(members_.WhatIsMissing(),
-                HasSubstr("the processes of a colocated chain need one to one another"));
     Beat(worker);
     EXPECT_THAT(members_.ReadyPairs(), SizeIs(1));
+    std::vector<uint64_t> others = LinkedBy(members_, grid[0].instance);
+    std::erase(others, worker.instance.incarnation);
+    BeatLinking(grid[0], others);
+    EXPECT_THAT(members_.ReadyPairs(), IsEmpty()) << worker.instance.id;
+    EXPECT_EQ(members_.WhatIsMissing(), "chain c0 has not linked its processes yet");
+    Beat(grid[0]);
+    EXPECT_THAT(members_.ReadyPairs(), SizeIs(1));
   }
-  Beat(grid[1], {999});
-  EXPECT_THAT(members_.ReadyPairs(), SizeIs(1)) << "somebody else";
+  BeatLinking(grid[1], {});
+  EXPECT_THAT(members_.ReadyPairs(), SizeIs(1)) << "it doesn't speak for the chain";
 }
 
 TEST_F(MembershipColocatedTest, AMemberThatDoesNotAgreeIsRefused) {
@@ -112,14 +113,15 @@ TEST_F(MembershipColocatedTest, OnlyWhatIsNeededIsMissing) {
   EXPECT_STREQ(members_.WhatServes(), "pair of a prefill chain and a decode service");
 }
 
-TEST_F(MembershipColocatedTest, WhoHasNotHeardOfTheOthersIsNotConnected) {
+TEST_F(MembershipColocatedTest, AChainThatHasNotLinkedALaterStageIsNotReady) {
+  WorkerInfo later = TestColocated("c0", 1, 2);
+  later.instance.incarnation = 2;
   ASSERT_TRUE(Join(TestColocated("c0", 0, 2)).ok());
   Beat(TestColocated("c0", 0, 2));
-  ASSERT_TRUE(Join(TestColocated("c0", 1, 2)).ok());
-  Beat(TestColocated("c0", 1, 2));
+  ASSERT_TRUE(Join(later).ok());
+  Beat(later);
   EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
-  EXPECT_EQ(members_.WhatIsMissing(),
-            "the processes of colocated chains have not connected to one another yet");
+  EXPECT_EQ(members_.WhatIsMissing(), "chain c0 has not linked its processes yet");
 }
 
 TEST_F(MembershipColocatedTest, AWholeChainIsExpectedForAWhile) {

@@ -53,7 +53,8 @@ TEST_F(MembershipDecodeRanksTest, AServiceTakesWhatFitsIntoEachOfItsRanksAndTell
   JoinAll(Together({TestStage("c0", 0, 1)}, service));
   const auto beat = [&](const WorkerInfo& rank, int running) {
     ASSERT_EQ(members_.Heartbeat(rank.instance, members_.view_version(), true,
-                                 {.running_requests = running}, now_us_),
+                                 {.running_requests = running}, now_us_,
+                                 LinkedBy(members_, rank.instance)),
               absl::OkStatus());
   };
   beat(service[0], 3);
@@ -133,15 +134,6 @@ TEST_F(MembershipDecodeRanksTest, OneRankThatCantServeKeepsTheServiceOutOfPairs)
     EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
     EXPECT_EQ(members_.WhatIsMissing(), rank.instance.id + " is not ready");
     Beat(rank);
-    for (const WorkerInfo& stage : grid) {  // By the word of both.
-      Beat(rank, {stage.instance.incarnation});
-      EXPECT_THAT(members_.ReadyPairs(), IsEmpty()) << stage.instance.id;
-      Beat(rank);
-      ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-      Beat(stage, {rank.instance.incarnation});
-      EXPECT_THAT(members_.ReadyPairs(), IsEmpty()) << stage.instance.id;
-      Beat(stage);
-    }
   }
   members_.SaysDraining(service[1].instance);
   EXPECT_THAT(members_.ReadyPairs(), IsEmpty());

@@ -1,5 +1,5 @@
 // Which pairs are ready, held against their definition while workers of one rank and of several
-// come, fall silent, drain, lose sight of one another and are started again, by chance.
+// come, fall silent, drain, can't connect to one another and are started again, by chance.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kSeeds = 40;
 constexpr int kEvents = 500;
+constexpr int64_t kApartUs = 400;
 
 // A pair by its processes: the chain's in order of their places, then decode's in theirs, if there
 // is one.
@@ -32,20 +33,22 @@ Processes Of(const Pair& pair) {
 }
 
 // Every process that there is: chains of 1 x 1 and 2 x 2 places, a colocated one of 4 x 1, decode
-// services of 1, 2 and 4.
+// services of 1, 2 and 4, and one of two stages.
 std::vector<WorkerInfo> Everybody() {
   std::vector<WorkerInfo> all = Together({TestStage("c1", 0, 1), TestDecode("d9")}, {});
   for (const int place : {0, 1, 2, 3}) all.push_back(TestStageRank(place / 2, place % 2));
   for (const int stage : {0, 1, 2, 3}) all.push_back(TestColocated("x", stage, 4));
   for (const int rank : {0, 1}) all.push_back(TestDecodeRank(rank, 2, "2"));
   for (const int rank : {0, 1, 2, 3}) all.push_back(TestDecodeRank(rank, 4, "4"));
+  for (const int stage : {0, 1}) all.push_back(TestDecodeStage(stage, "3"));
   return all;
 }
 
 class MembershipPairsTest : public ::testing::Test {
  protected:
-  // The processes of one chain or decode service if each place is held by one that can serve.
-  std::vector<const Worker*> Side(const std::vector<std::string>& names) const {
+  // The processes of one chain or decode service if each place is held by one that can serve, and
+  // the first of them links these lives.
+  std::vector<const Worker*> Side(const std::vector<std::string>& names) {
     std::vector<const Worker*> side;
     for (const std::string& name : names) {
       const auto found = std::find_if(here_.begin(), here_.end(), [&](const Worker& worker) {
@@ -57,40 +60,52 @@ class MembershipPairsTest : public ::testing::Test {
       }
       side.push_back(&*found);
     }
+    const std::vector<uint64_t>& linked = side[0]->linked;
+    const bool says = VersionOf(*side[0]) >= kLookUpVersion && side.size() > 1;
     for (const Worker* worker : side) {
-      if (side[0]->applied_version < worker->joined_version) return {};
+      const uint64_t life = worker->info.instance.incarnation;
+      if (!says || std::find(linked.begin(), linked.end(), life) != linked.end()) continue;
+      ++hidden_by_["links"];
+      return {};
     }
     return side;
   }
-  static bool Reaches(const Worker& from, const Worker& to) {
-    const auto& lost = from.unconnected;
-    return from.applied_version >= to.joined_version &&
-           std::find(lost.begin(), lost.end(), to.info.instance.incarnation) == lost.end();
+  static uint32_t VersionOf(const Worker& worker) {
+    return worker.info.fingerprint.protocol_version;
+  }
+  bool MayPair(const std::vector<const Worker*>& chain, const std::vector<const Worker*>& decode) {
+    if (chain.empty() || decode.empty()) return false;
+    const auto knows_stages = [](const Worker* worker) {
+      return VersionOf(*worker) >= kDecodeStagesVersion;
+    };
+    if (decode[0]->info.pp_size > 1 && !std::all_of(chain.begin(), chain.end(), knows_stages)) {
+      ++hidden_by_["stages"];
+      return false;
+    }
+    const bool apart = apart_until_us_.contains(
+        {chain[0]->info.instance.incarnation, decode[0]->info.instance.incarnation});
+    hidden_by_["a failure"] += apart ? 1 : 0;
+    return !apart;
   }
   std::set<Processes> ByDefinition() {
     here_ = members_.Workers();
     std::set<Processes> pairs;
+    const auto add = [&pairs](const std::vector<const Worker*>& a,
+                              const std::vector<const Worker*>& b) {
+      Processes processes;
+      processes.reserve(a.size() + b.size());
+      for (const Worker* worker : a) processes.push_back(worker->info.instance);
+      for (const Worker* worker : b) processes.push_back(worker->info.instance);
+      pairs.insert(processes);
+    };
     const auto colocated = Side({"x-0", "x-1", "x-2", "x-3"});
-    Processes whole;
-    bool connected = !colocated.empty();
-    for (const Worker* stage : colocated) {
-      whole.push_back(stage->info.instance);
-      for (const Worker* other : colocated) connected = connected && Reaches(*stage, *other);
-    }
-    if (connected) pairs.insert(whole);
+    if (!colocated.empty()) add(colocated, {});
+    const std::vector<std::vector<const Worker*>> decodes = {Side({"d9"}), Side({"d2-0", "d2-1"}),
+                                                             Side({"d4-0", "d4-1", "d4-2", "d4-3"}),
+                                                             Side({"d3-0", "d3-1"})};
     for (const auto& chain : {Side({"c1-0"}), Side({"c0-0-0", "c0-0-1", "c0-1-0", "c0-1-1"})}) {
-      for (const auto& decode :
-           {Side({"d9"}), Side({"d2-0", "d2-1"}), Side({"d4-0", "d4-1", "d4-2", "d4-3"})}) {
-        bool all = !chain.empty() && !decode.empty();
-        Processes processes;
-        for (const Worker* stage : chain) {
-          processes.push_back(stage->info.instance);
-          for (const Worker* rank : decode) {
-            all = all && Reaches(*stage, *rank) && Reaches(*rank, *stage);
-          }
-        }
-        for (const Worker* rank : decode) processes.push_back(rank->info.instance);
-        if (all) pairs.insert(processes);
+      for (const auto& decode : decodes) {
+        if (MayPair(chain, decode)) add(chain, decode);
       }
     }
     return pairs;
@@ -99,12 +114,25 @@ class MembershipPairsTest : public ::testing::Test {
   const WorkerInfo& Any() { return everybody_[random_.Below(everybody_.size())]; }
 
   void Beat(const WorkerInfo& worker) {
-    std::vector<uint64_t> unconnected;
-    if (random_.Chance(0.02)) unconnected = {Any().instance.incarnation};
-    const uint64_t version = members_.view_version() - (random_.Chance(0.05) ? 1 : 0);
+    std::vector<uint64_t> linked = LinkedBy(members_, worker.instance);
+    if (!linked.empty() && random_.Chance(0.05)) linked[random_.Below(linked.size())] = ++lives_;
     const bool ready = random_.Chance(0.97);
     static_cast<void>(
-        members_.Heartbeat(worker.instance, version, ready, {}, now_us_, std::move(unconnected)));
+        members_.Heartbeat(worker.instance, 0, ready, {}, now_us_, std::move(linked)));
+  }
+  void LetOneFailToConnect() {
+    if (members_.ReadyPairs().empty()) return;
+    const Pair pair = members_.ReadyPairs()[random_.Below(members_.ReadyPairs().size())];
+    members_.CouldNotConnect(pair, now_us_);
+    apart_until_us_[{pair.chain.stage0.incarnation, pair.decode.incarnation}] = now_us_ + kApartUs;
+  }
+  void StartAgain(WorkerInfo& worker) {
+    members_.Suspect(worker.instance, now_us_);
+    worker.instance.incarnation = ++lives_;
+    const auto back = static_cast<uint32_t>(random_.Below(6));  // Half of them are of today.
+    worker.fingerprint.protocol_version = kProtocolVersion - (back > 2 ? 0 : back);
+    std::vector<Worker> lost;
+    ASSERT_TRUE(members_.Register(worker, now_us_, lost).ok());
   }
   void Happen() {
     now_us_ += static_cast<int64_t>(random_.Below(40));
@@ -117,27 +145,29 @@ class MembershipPairsTest : public ::testing::Test {
     } else if (kind < 80) {
       static_cast<void>(members_.Register(Any(), now_us_, lost));
     } else if (kind < 84) {
-      WorkerInfo& again = everybody_[random_.Below(everybody_.size())];
-      members_.Suspect(again.instance, now_us_);
-      again.instance.incarnation = ++lives_;
-      ASSERT_TRUE(members_.Register(again, now_us_, lost).ok());
+      StartAgain(everybody_[random_.Below(everybody_.size())]);
     } else if (kind < 88) {
       members_.Suspect(Any().instance, now_us_);
     } else if (kind < 91) {
       members_.FailedToServe(Any().instance, now_us_);
-    } else if (kind < 94) {
+    } else if (kind < 93) {
       members_.Served(Any().instance);
     } else if (kind < 95) {
-      members_.SaysDraining(Any().instance);
+      LetOneFailToConnect();
     } else if (kind < 96) {
+      members_.SaysDraining(Any().instance);
+    } else if (kind < 97) {
       members_.Remove(Any().instance, now_us_, lost);
     } else {
       members_.Expire(now_us_);
+      std::erase_if(apart_until_us_, [this](const auto& apart) { return apart.second <= now_us_; });
     }
   }
 
   void Begin(int seed) {
-    members_ = Membership(MembershipOptions{.lease_us = 3000, .first_probation_us = 100});
+    members_ = Membership(
+        MembershipOptions{.lease_us = 3000, .unconnected_us = kApartUs, .first_probation_us = 100});
+    apart_until_us_.clear();
     everybody_ = Everybody();
     now_us_ = 0;
     random_ = Random(static_cast<uint64_t>(seed));
@@ -147,6 +177,9 @@ class MembershipPairsTest : public ::testing::Test {
   Membership members_{{}};
   std::vector<WorkerInfo> everybody_;
   std::vector<Worker> here_;
+  // By the incarnations of the first processes of both.
+  std::map<std::pair<uint64_t, uint64_t>, int64_t> apart_until_us_;
+  std::map<std::string, int> hidden_by_;  // Why sides and pairs that could serve did not.
   uint64_t lives_ = 0;
   // As choices see them.
   std::set<Processes> OfRoster() {
@@ -170,10 +203,9 @@ TEST_F(MembershipPairsTest, ALoadChangesNone) {
   while (members_.ReadyPairs().empty()) Happen();
   const Pair* before = members_.ReadyPairs().data();
   const InstanceRef decode = members_.ReadyPairs()[0].decode;
-  ASSERT_EQ(
-      members_.Heartbeat(decode, members_.Find(decode)->applied_version, true,
-                         {.running_requests = 7}, now_us_, members_.Find(decode)->unconnected),
-      absl::OkStatus());
+  ASSERT_EQ(members_.Heartbeat(decode, 0, true, {.running_requests = 7}, now_us_,
+                               members_.Find(decode)->linked),
+            absl::OkStatus());
   EXPECT_EQ(members_.Find(decode)->load.running_requests, 7);
   EXPECT_EQ(members_.ReadyPairs().data(), before) << "built anew";
 }
@@ -202,6 +234,7 @@ TEST_F(MembershipPairsTest, AreThoseOfTheDefinition) {
   for (const size_t processes : {2, 3, 4, 5, 6, 8}) {
     EXPECT_GT(ready_with[processes], 20) << "pairs of " << processes << " processes";
   }
+  for (const char* why : {"links", "stages", "a failure"}) EXPECT_GT(hidden_by_[why], 20) << why;
 }
 
 }  // namespace

@@ -16,9 +16,11 @@ namespace baton::router {
 class MembershipRanksTest : public ::testing::Test {
  protected:
   absl::Status Join(const WorkerInfo& worker) { return members_.Register(worker, now_us_, lost_); }
-  void Beat(const WorkerInfo& worker, std::vector<uint64_t> unconnected = {}) {
+  // Ready, and linking all members if it speaks for them.
+  void Beat(const WorkerInfo& worker) { BeatLinking(worker, LinkedBy(members_, worker.instance)); }
+  void BeatLinking(const WorkerInfo& worker, std::vector<uint64_t> linked) {
     ASSERT_EQ(members_.Heartbeat(worker.instance, members_.view_version(), true, {}, now_us_,
-                                 std::move(unconnected)),
+                                 std::move(linked)),
               absl::OkStatus());
   }
   void JoinAll(const std::vector<WorkerInfo>& workers) {

@@ -23,7 +23,8 @@ class MembershipTest : public ::testing::Test {
   absl::Status Join(const WorkerInfo& worker) { return members_.Register(worker, now_us_, lost_); }
 
   absl::Status Beat(const WorkerInfo& worker, bool ready = true, WorkerLoad load = {}) {
-    return members_.Heartbeat(worker.instance, members_.view_version(), ready, load, now_us_);
+    return members_.Heartbeat(worker.instance, members_.view_version(), ready, load, now_us_,
+                              LinkedBy(members_, worker.instance));
   }
 
   void JoinAll(const std::vector<WorkerInfo>& workers) {
@@ -42,9 +43,10 @@ class MembershipTest : public ::testing::Test {
   int64_t now_us_ = 100;
 };
 
-TEST_F(MembershipTest, PairsNeedEveryStageReadyAndConnected) {
+TEST_F(MembershipTest, PairsNeedEveryStageReadyAndLinked) {
   const auto s0 = TestStage("c0", 0, 2);
-  const auto s1 = TestStage("c0", 1, 2);
+  auto s1 = TestStage("c0", 1, 2);
+  s1.instance.incarnation = 2;
   const auto d0 = TestDecode("d0");
   EXPECT_THAT(members_.WhatIsMissing(), HasSubstr("no prefill chain is registered"));
   EXPECT_THAT(members_.WhatIsMissing(), HasSubstr("no decode service is registered"));
@@ -58,12 +60,9 @@ TEST_F(MembershipTest, PairsNeedEveryStageReadyAndConnected) {
   ASSERT_EQ(Join(s1), absl::OkStatus());
   EXPECT_EQ(members_.WhatIsMissing(), "c0-1 is not ready");
   ASSERT_EQ(Beat(s1), absl::OkStatus());
-  // The decode's applied view is older than stage 1.
-  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
-  EXPECT_THAT(members_.WhatIsMissing(), HasSubstr("have not connected"));
-  ASSERT_EQ(Beat(d0), absl::OkStatus());
   // What stage 0 said last, it said of a chain without this stage 1.
   EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
+  EXPECT_EQ(members_.WhatIsMissing(), "chain c0 has not linked its processes yet");
   ASSERT_EQ(Beat(s0), absl::OkStatus());
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
   const Pair& pair = members_.ReadyPairs()[0];
@@ -105,49 +104,6 @@ TEST_F(MembershipTest, ADecodeThatNamesAChainTakesNoPlaceInIt) {
   EXPECT_THAT(members_.Workers(), SizeIs(3));
 }
 
-TEST_F(MembershipTest, AnUnknownViewCountsAsNone) {
-  const auto s0 = TestStage("c0", 0, 1);
-  const auto d0 = TestDecode("d0");
-  JoinAll({s0, d0});
-  ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-  ASSERT_EQ(members_.Heartbeat(d0.instance, members_.view_version() + 1, true, {}, now_us_),
-            absl::OkStatus());
-  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
-}
-
-TEST_F(MembershipTest, WhoIsNotConnectedIsNoPairAndStandsInNobodysWay) {
-  WorkerInfo far = TestDecode("d9");
-  far.instance.incarnation = 9;
-  const auto s0 = TestStage("c0", 0, 2);
-  const auto s1 = TestStage("c0", 1, 2);
-  const auto d0 = TestDecode("d0");
-  JoinAll({s0, s1, far});
-  for (const bool the_far_one_says_so : {false, true}) {
-    SCOPED_TRACE(the_far_one_says_so);
-    const auto beat = [&](const WorkerInfo& worker, std::vector<uint64_t> unconnected) {
-      ASSERT_EQ(members_.Heartbeat(worker.instance, members_.view_version(), true, {}, now_us_,
-                                   std::move(unconnected)),
-                absl::OkStatus());
-    };
-    beat(far, the_far_one_says_so ? std::vector<uint64_t>{1} : std::vector<uint64_t>{});
-    beat(s1, the_far_one_says_so ? std::vector<uint64_t>{} : std::vector<uint64_t>{12, 9});
-    EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
-    EXPECT_THAT(members_.WhatIsMissing(), HasSubstr(" has no connection to "));
-    beat(far, {});
-    beat(s1, {});
-    EXPECT_THAT(members_.ReadyPairs(), SizeIs(1)) << "it is said to stand again";
-  }
-  ASSERT_EQ(members_.Heartbeat(s1.instance, members_.view_version(), true, {}, now_us_, {9}),
-            absl::OkStatus());
-  ASSERT_EQ(Join(d0), absl::OkStatus());
-  ASSERT_EQ(Beat(d0), absl::OkStatus());
-  ASSERT_EQ(Beat(s0), absl::OkStatus());
-  ASSERT_EQ(members_.Heartbeat(s1.instance, members_.view_version(), true, {}, now_us_, {9}),
-            absl::OkStatus());
-  ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-  EXPECT_EQ(members_.ReadyPairs()[0].decode, d0.instance);
-}
-
 TEST_F(MembershipTest, WhoFailsIsLeftAloneLongerEachTimeUntilItServes) {
   const auto d0 = TestDecode("d0");
   JoinAll({TestStage("c0", 0, 1), d0});
@@ -179,6 +135,18 @@ TEST_F(MembershipTest, WhoFailsIsLeftAloneLongerEachTimeUntilItServes) {
   members_.Served(d0.instance);
   EXPECT_THAT(members_.ReadyPairs(), SizeIs(1));
   EXPECT_FALSE(members_.FailedToServe({"d0", 7}, now_us_));
+}
+
+// The router pairs freely; whether two can connect shows when they try.
+TEST_F(MembershipTest, WhoNeverHeardOfOneAnotherIsAPair) {
+  const auto d0 = TestDecode("d0");
+  JoinAll({TestStage("c0", 0, 1), d0});
+  ASSERT_EQ(Join(TestStage("c1", 0, 1)), absl::OkStatus());
+  ASSERT_EQ(members_.Heartbeat({"c1-0", 1}, 0, true, {}, now_us_), absl::OkStatus());
+  EXPECT_THAT(members_.ReadyPairs(), SizeIs(2));
+  ASSERT_EQ(members_.Heartbeat(d0.instance, members_.view_version() + 1, true, {}, now_us_),
+            absl::OkStatus());
+  EXPECT_THAT(members_.ReadyPairs(), SizeIs(2)) << "versions are only of what it was told";
 }
 
 TEST_F(MembershipTest, DrainingWorkersTakeNothingNew) {
@@ -237,7 +205,7 @@ TEST_F(MembershipTest, ANewIncarnationReplacesOneThatSeemsDead) {
   ASSERT_THAT(lost_, SizeIs(1));
   EXPECT_EQ(lost_[0].info.instance.incarnation, 1);
   EXPECT_GT(members_.view_version(), version);
-  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());  // The chain has yet to connect to it.
+  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());  // It is not ready yet.
   const InstanceRef old{"d0", 1};
   EXPECT_EQ(members_.Heartbeat(old, 1, true, {}, now_us_).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(members_.Find(old), nullptr);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "services/router/core/membership.h"
@@ -24,9 +25,12 @@ class MembershipTimesTest : public ::testing::Test {
   void Join(const WorkerInfo& worker) {
     ASSERT_EQ(members_.Register(worker, now_us_, lost_), absl::OkStatus());
   }
-  void Beat(const WorkerInfo& worker, bool ready = true, std::vector<uint64_t> unconnected = {}) {
+  void Beat(const WorkerInfo& worker, bool ready = true) {
+    BeatLinking(worker, LinkedBy(members_, worker.instance), ready);
+  }
+  void BeatLinking(const WorkerInfo& worker, std::vector<uint64_t> linked, bool ready = true) {
     ASSERT_EQ(members_.Heartbeat(worker.instance, members_.view_version(), ready, {}, now_us_,
-                                 std::move(unconnected)),
+                                 std::move(linked)),
               absl::OkStatus());
   }
   void JoinPair() {
@@ -61,8 +65,8 @@ TEST_F(MembershipTimesTest, APairIsExpectedForAGraceAfterEachSignOfChange) {
   Beat(decode_, /*ready=*/false);
   EXPECT_EQ(ExpectedUntilUs(), now_us_ + kGraceUs);
   now_us_ += 10;
-  Beat(decode_, /*ready=*/false, {1});
-  EXPECT_EQ(ExpectedUntilUs(), now_us_ + kGraceUs) << "other connections";
+  BeatLinking(decode_, {1}, /*ready=*/false);
+  EXPECT_EQ(ExpectedUntilUs(), now_us_ + kGraceUs) << "other links";
   now_us_ += 10;
   members_.Suspect(decode_.instance, now_us_);
   EXPECT_EQ(ExpectedUntilUs(), now_us_ + kGraceUs);

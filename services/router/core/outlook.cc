@@ -61,24 +61,17 @@ std::string Membership::WhyNotReady(const Worker& worker) const {
 }
 
 std::string Membership::WhoIsNotConnected() const {
-  for (const auto& [id, worker] : workers_) {
-    for (const auto& [other_id, other] : workers_) {
-      const bool colocated = worker.info.decodes || other.info.decodes;
-      if (colocated && worker.info.grid() != other.info.grid()) continue;  // They need none.
-      if (!std::binary_search(worker.unconnected.begin(), worker.unconnected.end(),
-                              other.info.instance.incarnation)) {
-        continue;
-      }
-      const bool of_one = worker.info.grid() == other.info.grid();
-      return absl::StrCat(id, " has no connection to ", other_id, " at ", other.info.grpc_address,
-                          colocated ? ": the processes of a colocated chain"
-                          : of_one  ? ": the stages of one service"
-                                    : ": chains and decode services",
-                          " need one to one another");
-    }
+  for (const auto& [name, places] : grids_) {
+    if (CanServe(places)) continue;
+    return absl::StrCat(NameOf(name), " has not linked its processes yet");
   }
-  return OnlyColocated() ? "the processes of colocated chains have not connected to one another yet"
-                         : "chains and decode services have not connected to one another yet";
+  for (const Pair& pair : WholePairs()) {
+    const std::pair ends(pair.chain.stage0.incarnation, pair.decode.incarnation);
+    if (!roster_.unconnected.contains(ends)) continue;
+    return absl::StrCat("chain ", pair.chain.chain_id, " could not connect to decode service ",
+                        pair.decode.id, " a moment ago, nor any other pair");
+  }
+  return "chains and decode services don't fit one another";
 }
 
 // No worker here needs a decode service, or is one.

@@ -196,9 +196,8 @@ class Pairing {
   struct Slot {
     const Assigned* account = nullptr;  // Null: it cannot serve.
     PairLimits limits;                  // The side's.
-    Reach::Summary reach;
-    uint64_t owner = 0;    // On the ring.
-    double place = 0;      // Candidate::place.
+    uint64_t owner = 0;                 // On the ring.
+    double place = 0;                   // Candidate::place.
     int misses = 0;        // Answers in a row that had nothing cached of what was predicted.
     uint64_t life = 0;     // Names a chain's processes: with others it has nothing cached.
     InstanceRef instance;  // Stage 0, rank 0.

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -49,17 +48,12 @@ class TestPairing : public Pairing {
 
   // The roster has these pairs and no others.
   void Seat(const std::vector<Pair>& pairs) {
-    std::map<GridName, uint64_t> numbers;
-    const auto number = [&numbers](const GridName& name) {
-      return numbers.try_emplace(name, numbers.size() + 1).first->second;
-    };
     std::vector<GridName> order;
     std::map<GridName, Side> sides;
-    std::map<GridName, std::set<uint64_t>> met;
+    std::set<std::pair<GridName, GridName>> met;
     for (const Pair& pair : pairs) {
       const GridName chain = NameOf(pair, Role::kPrefill);
       const GridName decode = NameOf(pair, Role::kDecode);
-      number(chain);
       if (sides.try_emplace(chain).second) order.push_back(chain);
       sides[chain].pair.chain = pair.chain;
       sides[chain].pair.page_size = pair.page_size;
@@ -67,7 +61,7 @@ class TestPairing : public Pairing {
         sides[chain].pair = pair;
         continue;
       }
-      met[chain].insert(number(decode));
+      met.emplace(chain, decode);
       if (sides.try_emplace(decode).second) order.push_back(decode);
       sides[decode].pair = pair;
       sides[decode].pair.chain = {};
@@ -76,16 +70,17 @@ class TestPairing : public Pairing {
       if (!sides.contains(name)) Table(name).Rest(name);
     }
     for (const GridName& name : order) {
-      Reach::Process process = {.incarnation = numbers[name]};
-      for (const auto& [other, other_number] : numbers) {
-        if (name.role == Role::kPrefill && !met[name].contains(other_number)) {
-          process.unconnected.push_back(other_number);
-        }
-      }
-      std::sort(process.unconnected.begin(), process.unconnected.end());
-      sides[name].reach.Add(std::move(process));
       Table(name).Put(name, sides[name]);
       seated_.insert(name);
+    }
+    roster_.unconnected.clear();
+    for (const GridName& chain : order) {
+      for (const GridName& decode : order) {
+        if (chain.role == decode.role || chain.role != Role::kPrefill) continue;
+        if (met.contains({chain, decode})) continue;
+        roster_.unconnected.emplace(sides[chain].pair.chain.stage0.incarnation,
+                                    sides[decode].pair.decode.incarnation);
+      }
     }
   }
   SideTable& Table(const GridName& name) {

@@ -62,7 +62,6 @@ void Pairing::FollowChain(const SideTable& chains, size_t slot) {
   }
   kept.instance = chain.stage0;
   kept.limits = LimitsOf(side->pair);
-  kept.reach = side->reach.summary;
   kept.owner = RoutingKey(chain.chain_id);
   Assigned& account = workers_[chain.stage0];
   account.chain_slot = slot;
@@ -85,7 +84,6 @@ void Pairing::FollowDecode(const SideTable& decodes, size_t slot) {
   kept.instance = side->pair.decode;
   kept.limits = LimitsOf(side->pair);
   kept.limits.colocated = false;
-  kept.reach = side->reach.summary;
   Assigned& account = workers_[kept.instance];
   account.decode_slot = slot;
   kept.account = &account;

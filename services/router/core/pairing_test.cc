@@ -49,10 +49,10 @@ TEST(PairingTest, WhatOtherRoutersHavePutThereCountsBesideItsOwn) {
   WorkerLoad decode;
   decode.running_requests = 2;  // One is this router's.
   decode.queued_requests = 1;
-  pairing.Report({"d0", 1}, decode, 900);
+  pairing.Report(PairProcess("d0"), decode, 900);
   WorkerLoad chain;
   chain.queued_tokens = 400;
-  pairing.Report({"c1-0", 1}, chain, 0);
+  pairing.Report(PairProcess("c1-0"), chain, 0);
   EXPECT_EQ(NameOf(pairing.Choose(FourPairs(), 10, 10, nullptr)), "c0+d1");
   // Its own grows at once, the others' part stays as reported: d0 has four now, d1 two.
   pairing.Begin(TestPair("c0", "d0"), 1, 1);
@@ -61,10 +61,10 @@ TEST(PairingTest, WhatOtherRoutersHavePutThereCountsBesideItsOwn) {
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d1");
   // Full of others' work: no room for 1200 tokens though this router has put 111 there.
   decode.running_requests = decode.queued_requests = 0;
-  pairing.Report({"d0", 1}, decode, 1900);
+  pairing.Report(PairProcess("d0"), decode, 1900);
   EXPECT_EQ(pairing.Choose(FourPairs(), 600, 600, nullptr)->decode.id, "d1");
   // All of it is over.
-  pairing.Report({"d0", 1}, {}, 0);
+  pairing.Report(PairProcess("d0"), {}, 0);
   pairing.EndDecode(TestPair("c0", "d0"), 100, 10);
   EXPECT_EQ(pairing.Choose(FourPairs(), 10, 10, nullptr)->decode.id, "d0");
 }

@@ -139,8 +139,7 @@ TEST_F(PauseTest, EachWaitIsExcusedByItself) {
   wait_out_a_pause();
 }
 
-// Workers that have given up the view for the router's silence are in no pair until they have it
-// again.
+// Workers that are not ready for the router's silence are in no pair until they are again.
 class LatePairTest : public PauseTest {
  protected:
   // They did so too long ago for a pair to be expected.
@@ -153,7 +152,7 @@ class LatePairTest : public PauseTest {
     while (now_us_ < until_us) {
       TickUntil(std::min(until_us, now_us_ + kBeatUs));
       for (const char* id : {"c0-0", "c0-1", "d0"}) {
-        Handle(HeartbeatReceived{2, {id, 1}, kIncarnation, /*view_version=*/0, true, {}});
+        Handle(HeartbeatReceived{2, {id, 1}, kIncarnation, 0, /*ready=*/false, {}});
       }
     }
   }
@@ -193,7 +192,7 @@ TEST_F(LatePairTest, TheHopeOfAPauseLastsHalfOfTheTime) {
   const auto pause = [this](int64_t at_us) {
     BeInTime(at_us - 2 * kBeatUs - 1);
     StandStill();
-    Handle(HeartbeatReceived{2, {"d0", 1}, kIncarnation, /*view_version=*/0, true, {}});
+    Handle(HeartbeatReceived{2, {"d0", 1}, kIncarnation, 0, /*ready=*/false, {}});
     return core_->outlook(now_us_);
   };
   const int64_t began_us = now_us_ + 3 * kLeaseUs;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_map>
 #include <utility>
 
 #include "common/base/check.h"
@@ -10,11 +11,6 @@
 
 namespace baton::router {
 namespace {
-
-bool Reaches(const Reach::Process& from, const Reach::Process& to) {
-  return from.applied_version >= to.joined_version &&
-         !std::binary_search(from.unconnected.begin(), from.unconnected.end(), to.incarnation);
-}
 
 // With more ranks than KV heads some have copies, which they don't hand over.
 std::vector<KvWriter> WritersOf(const std::vector<KvWriter>& stages, int kv_heads,
@@ -54,19 +50,9 @@ uint32_t SpokenByAll(const std::vector<const Worker*>& workers) {
   return version;
 }
 
-Reach ReachOf(const std::vector<const Worker*>& places) {
-  Reach reach;
-  for (const Worker* worker : places) {
-    reach.Add({worker->info.instance.incarnation, worker->joined_version, worker->applied_version,
-               worker->unconnected});
-  }
-  return reach;
-}
-
 Side ChainSide(const std::string& chain_id, const std::vector<const Worker*>& stages) {
   const WorkerInfo& stage0 = stages.front()->info;
   Side side;
-  side.reach = ReachOf(stages);
   side.pair.chain = MakeChain(chain_id, stages);
   side.pair.page_size = stage0.fingerprint.kv_layout.page_size;
   side.pair.protocol_version = SpokenByAll(stages);
@@ -82,7 +68,6 @@ Side ChainSide(const std::string& chain_id, const std::vector<const Worker*>& st
 Side DecodeSide(const std::vector<const Worker*>& places) {
   const WorkerInfo& first = places.front()->info;
   Side side;
-  side.reach = ReachOf(places);
   side.kv_heads = first.fingerprint.kv_layout.kv_heads;
   side.decode_ranks = first.tensor_rank.size;
   side.decode_stages = first.pp_size;
@@ -105,22 +90,6 @@ Side DecodeSide(const std::vector<const Worker*>& places) {
 }
 
 }  // namespace
-
-void Reach::Add(Process process) {
-  summary.last_joined = std::max(summary.last_joined, process.joined_version);
-  summary.first_applied = std::min(summary.first_applied, process.applied_version);
-  summary.unconnected = summary.unconnected || !process.unconnected.empty();
-  processes.push_back(std::move(process));
-}
-
-bool Connected(const Reach& a, const Reach& b) {
-  if (a.summary.Connects(b.summary)) return true;
-  return std::all_of(a.processes.begin(), a.processes.end(), [&b](const Reach::Process& from) {
-    return std::all_of(b.processes.begin(), b.processes.end(), [&from](const Reach::Process& to) {
-      return Reaches(from, to) && Reaches(to, from);
-    });
-  });
-}
 
 Side SideOf(const GridName& name, const std::vector<const Worker*>& places) {
   return name.role == Role::kPrefill ? ChainSide(name.id, places) : DecodeSide(places);
@@ -212,12 +181,31 @@ bool Roster::HasPair() const {
   return found;
 }
 
+// Without a look at each: thousands of workers make millions.
 size_t Roster::CountPairs() const {
+  std::unordered_map<uint64_t, const Side*> decode_of;
+  size_t of_one_stage = 0;
+  for (size_t slot = 0; slot < decodes.slots(); ++slot) {
+    const Side* side = decodes.At(slot);
+    if (side == nullptr) continue;
+    of_one_stage += side->decode_stages == 1 ? 1 : 0;
+    if (!unconnected.empty()) decode_of[side->pair.decode.incarnation] = side;
+  }
+  std::unordered_map<uint64_t, const Side*> chain_of;
   size_t pairs = 0;
-  VisitPairs([&pairs](size_t, size_t) {
-    ++pairs;
-    return true;
-  });
+  for (size_t slot = 0; slot < chains.slots(); ++slot) {
+    const Side* side = chains.At(slot);
+    if (side == nullptr) continue;
+    const bool knows_stages = side->pair.protocol_version >= kDecodeStagesVersion;
+    pairs += side->pair.colocated() ? 1 : knows_stages ? decodes.ready() : of_one_stage;
+    if (!unconnected.empty()) chain_of[side->pair.chain.stage0.incarnation] = side;
+  }
+  for (const auto& [stage0, rank0] : unconnected) {
+    const auto chain = chain_of.find(stage0);
+    const auto decode = decode_of.find(rank0);
+    if (chain == chain_of.end() || decode == decode_of.end()) continue;
+    pairs -= Suit(*chain->second, *decode->second) ? 1 : 0;
+  }
   return pairs;
 }
 

@@ -1,12 +1,11 @@
-// The chains and decode services that can serve now, each side by itself, by slots. Which of them
-// are connected makes the pairs; in a large cluster those are too many to list. Membership keeps
-// it, Pairing follows its changes.
+// The chains and decode services that can serve now, each side by itself, by slots. Any two make a
+// pair, but those that could not connect a moment ago; in a large cluster pairs are too many to
+// list. Membership keeps it, Pairing follows its changes.
 #ifndef SERVICES_ROUTER_CORE_ROSTER_H_
 #define SERVICES_ROUTER_CORE_ROSTER_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -21,39 +20,9 @@ namespace baton::router {
 
 struct Worker;
 
-// Whom the processes of a chain or of a decode service have connected to.
-struct Reach {
-  struct Process {
-    uint64_t incarnation = 0;
-    uint64_t joined_version = 0;        // As Worker's.
-    uint64_t applied_version = 0;       // As Worker's.
-    std::vector<uint64_t> unconnected;  // As Worker's: in order.
-  };
-  // All processes together, so that most answers need no look at each.
-  struct Summary {
-    uint64_t last_joined = 0;
-    uint64_t first_applied = std::numeric_limits<uint64_t>::max();
-    bool unconnected = false;  // Some process names some.
-
-    // Certainly; if not, each process has to be asked.
-    bool Connects(const Summary& other) const {
-      return first_applied >= other.last_joined && other.first_applied >= last_joined &&
-             !unconnected && !other.unconnected;
-    }
-  };
-  std::vector<Process> processes;
-  Summary summary;
-
-  void Add(Process process);
-};
-
-// Whether each process of the one has connected to each of the other, and the other way round.
-bool Connected(const Reach& a, const Reach& b);
-
 // A chain, a decode service, or a colocated chain, which is both.
 struct Side {
   Pair pair;  // What is known of one side alone; of a colocated chain all.
-  Reach reach;
   int kv_heads = 1;
   int decode_ranks = 1;  // In each stage. Both of decode services.
   int decode_stages = 1;
@@ -110,12 +79,21 @@ struct Roster {
   SideTable chains;  // Colocated ones too.
   SideTable decodes;
 
+  // Pairs that could not connect, by the incarnations of stage 0 and of decode's rank 0.
+  std::set<std::pair<uint64_t, uint64_t>> unconnected;
+
   SideTable& TableOf(Role role) { return role == Role::kPrefill ? chains : decodes; }
-  // Whether chain and decode service may be a pair. Colocated chains are one by themselves.
-  bool MayPair(const Side& chain, const Side& decode) const {
+  // Whether chain and decode service may be a pair if they can connect. Colocated chains are one by
+  // themselves.
+  static bool Suit(const Side& chain, const Side& decode) {
     const bool knows_stages =
         decode.decode_stages == 1 || chain.pair.protocol_version >= kDecodeStagesVersion;
-    return knows_stages && !chain.pair.colocated() && Connected(chain.reach, decode.reach);
+    return knows_stages && !chain.pair.colocated();
+  }
+  bool MayPair(const Side& chain, const Side& decode) const {
+    if (!Suit(chain, decode)) return false;
+    return unconnected.empty() || !unconnected.contains({chain.pair.chain.stage0.incarnation,
+                                                         decode.pair.decode.incarnation});
   }
   // Calls `visit(chain slot, decode slot)` for every pair until it returns false, in the order
   // of names; of a colocated chain with its own slot twice.

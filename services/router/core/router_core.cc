@@ -28,7 +28,7 @@ absl::Status CheckTicket(const Ticket& ticket, const Pair& pair, int prompt_toke
       absl::StrAppend(text, rank.id, " (incarnation ", absl::Hex(rank.incarnation), ")");
     });
   };
-  // One that was started again is another process than the pair's, which has endpoints to it.
+  // One that was started again is another process than the pair's.
   return absl::InternalError(absl::StrCat("the ticket of ", ticket.decode.id, " names as ranks [",
                                           names(ticket.followers), "], the router knows [",
                                           names(pair.followers), "]"));
@@ -62,20 +62,21 @@ void RouterCore::State::On(const RegisterRequested& event) {
 void RouterCore::State::On(const HeartbeatReceived& event) {
   ReplyHeartbeat reply;
   reply.rpc_id = event.rpc_id;
-  // A former router's views mean nothing here, small as their numbers are.
+  // A former router's versions mean nothing here, small as their numbers are.
   reply.status = event.router_incarnation == limits.incarnation
                      ? membership.Heartbeat(event.instance, event.view_version, event.ready,
-                                            event.load, now_us, event.unconnected)
+                                            event.load, now_us, event.linked)
                      : absl::NotFoundError(absl::StrCat(
                            event.instance.id, " registered with another router: register again"));
   if (reply.status.ok()) {
-    const WorkerInfo& info = membership.Find(event.instance)->info;
+    const Worker& worker = *membership.Find(event.instance);
+    const WorkerInfo& info = worker.info;
     const int used_pages = membership.UsablePages(info) - event.load.free_pages;
     pairing.Report(event.instance, event.load,
                    int64_t{used_pages} * info.fingerprint.kv_layout.page_size);
-    reply.view_version = membership.view_version();
+    reply.view_version = membership.ListVersion(worker);
     reply.view_changed = event.view_version != reply.view_version;
-    if (reply.view_changed) reply.workers = membership.View();
+    if (reply.view_changed) reply.workers = membership.ListFor(worker);
     HearOfDrain(event, reply);
   }
   Emit(std::move(reply));

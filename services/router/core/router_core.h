@@ -75,11 +75,11 @@ struct HeartbeatReceived {
   uint64_t view_version = 0;
   bool ready = false;
   WorkerLoad load;
-  bool draining = false;              // It takes nothing new.
-  bool leaving = false;               // Its last one: it is gone from the view with this event.
-  std::vector<uint64_t> unconnected;  // Incarnations in that view to whom no endpoint stands.
+  bool draining = false;         // It takes nothing new.
+  bool leaving = false;          // Its last one: it is gone with this event.
+  std::vector<uint64_t> linked;  // HeartbeatRequest.linked.
 };
-// A worker listens for changes of the view, until it is told the end of the call or breaks it.
+// A worker listens for changes of its members, until it is told the end of the call or breaks it.
 struct WatchOpened {
   uint64_t rpc_id = 0;
   InstanceRef instance;
@@ -162,12 +162,12 @@ struct ReplyHeartbeat {
   absl::Status status;
   uint64_t view_version = 0;
   bool view_changed = false;  // `workers` is meaningful.
-  std::vector<Member> workers;
+  std::vector<WorkerInfo> workers;
   bool drain = false;       // An operator asks for it.
   int needed_requests = 0;  // That a draining worker must wait for before it leaves.
 };
-// The view has changed, or the worker is asked to show that it lives: either way a heartbeat is
-// wanted at once.
+// The worker's members have changed, or it is asked to show that it lives: either way a heartbeat
+// is wanted at once.
 struct NotifyWatch {
   uint64_t rpc_id = 0;
   uint64_t view_version = 0;

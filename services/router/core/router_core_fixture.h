@@ -29,6 +29,8 @@ class RouterCoreTest : public ::testing::Test {
     limits.policy = Policy::kLeastLoad;  // What it chooses is seen at a glance.
     if (limits.max_requests == 0) limits.max_requests = 100;
     limits.membership.lease_us = kDeadlineUs * 10;
+    // As in a large cluster, where members hear of their own chain or decode service alone.
+    limits.membership.told_of_all = 0;
     core_.emplace(limits);
   }
 
@@ -60,9 +62,15 @@ class RouterCoreTest : public ::testing::Test {
     }
     for (const WorkerInfo& worker : workers) Beat(worker.instance);
   }
-  void Beat(const InstanceRef& instance) {
-    Handle(
-        HeartbeatReceived{2, instance, kIncarnation, core_->membership().view_version(), true, {}});
+  // The worker is ready and has its newest members, all of which it links if it speaks for them.
+  void Beat(const InstanceRef& instance, const WorkerLoad& load = {}) {
+    HeartbeatReceived beat{2, instance, kIncarnation, VersionFor(instance), true, load};
+    beat.linked = LinkedBy(core_->membership(), instance);
+    Handle(beat);
+  }
+  uint64_t VersionFor(const InstanceRef& instance) const {
+    const Worker* worker = core_->membership().Find(instance);
+    return worker == nullptr ? 0 : core_->membership().ListVersion(*worker);
   }
   // Lets the probation of a worker that has failed once pass.
   void Forgive(const InstanceRef& instance) {

@@ -223,13 +223,16 @@ TEST_F(RouterCoreTest, AWorkerThatComesBackKeepsItsBooks) {
   EXPECT_TRUE(core_->AtRest());
 }
 
-TEST_F(RouterCoreTest, ViewsAreSentOnlyWhenTheyChanged) {
+TEST_F(RouterCoreTest, AWorkersMembersAreSentOnlyWhenTheyChanged) {
   JoinOnePair();
-  const uint64_t version = core_->membership().view_version();
-  Handle(HeartbeatReceived{5, {"d0", 1}, kIncarnation, version - 1, true, {}});
+  const uint64_t version = VersionFor({"c0-1", 1});
+  Handle(HeartbeatReceived{5, {"c0-1", 1}, kIncarnation, version - 1, true, {}});
   EXPECT_TRUE(Only<ReplyHeartbeat>().view_changed);
-  EXPECT_THAT(Only<ReplyHeartbeat>().workers, SizeIs(3));
-  Handle(HeartbeatReceived{6, {"d0", 1}, kIncarnation, version, true, {}});
+  EXPECT_EQ(Only<ReplyHeartbeat>().view_version, version);
+  EXPECT_EQ(Only<ReplyHeartbeat>().workers,
+            (std::vector<WorkerInfo>{TestStage("c0", 0, 2), TestStage("c0", 1, 2)}));
+  Handle(RegisterRequested{1, TestDecode("d1")});
+  Handle(HeartbeatReceived{6, {"c0-1", 1}, kIncarnation, version, true, {}});
   EXPECT_FALSE(Only<ReplyHeartbeat>().view_changed);
   EXPECT_THAT(Only<ReplyHeartbeat>().workers, IsEmpty());
   Handle(HeartbeatReceived{7, {"d9", 1}, kIncarnation, version, true, {}});

@@ -27,7 +27,7 @@ class RouterRanksTest : public RouterCoreTest {
     BeatAll();
   }
   void BeatAll() {
-    for (const Member& member : core_->membership().View()) Beat(member.info.instance);
+    for (const Worker& member : core_->membership().Workers()) Beat(member.info.instance);
   }
   ReplyHeartbeat BeatDraining(const InstanceRef& instance, bool leaving = false) {
     Handle(HeartbeatReceived{2, instance, kIncarnation, 0, false, {}, true, leaving});
@@ -156,12 +156,7 @@ TEST_F(RouterRanksTest, PagesBeyondTheSmallestRanksAreNoLoad) {
   Join({TestStage("c0", 0, 1), large, TestDecodeRank(1), other, TestDecodeRank(1, 2, "1")});
   BeatAll();
   const auto report = [this](const InstanceRef& instance, int running) {
-    Handle(HeartbeatReceived{2,
-                             instance,
-                             kIncarnation,
-                             core_->membership().view_version(),
-                             true,
-                             {.running_requests = running, .free_pages = 64}});
+    Beat(instance, {.running_requests = running, .free_pages = 64});
   };
   report(large.instance, 0);
   report(other.instance, 1);

@@ -1,7 +1,7 @@
 // Inside of RouterCore, shared by its source files; nothing else includes it. Events are handled in
 // router_core.cc; attempts begin, fail and end in attempt.cc, requests without a pair wait in
-// waiting.cc, what full workers refuse is tried again in overload.cc, workers are told of a new
-// view in watches.cc.
+// waiting.cc, what full workers refuse is tried again in overload.cc, workers are told of
+// changes of their members in watches.cc.
 #ifndef SERVICES_ROUTER_CORE_ROUTER_STATE_H_
 #define SERVICES_ROUTER_CORE_ROUTER_STATE_H_
 
@@ -48,7 +48,6 @@ struct RouterCore::State {
       0;  // A pair is expected at least until then: this router stood still.
   int64_t next_pause_counts_from_us = 0;  // When the next pause may say so again.
   Watches watches;
-  uint64_t told_version = 0;  // View that the watches were told of.
   FairQueue waiting;
   FairTurns turns;
   bool wait_for_room = false;  // All that wait; else for a pair.
@@ -102,6 +101,7 @@ struct RouterCore::State {
 
   // watches.cc
   void Suspect(const InstanceRef& instance);
+  void Notify(const InstanceRef& member);  // Its watch, if it has one.
   void EndWatchOf(const InstanceRef& instance);
   void TellWatches();
 

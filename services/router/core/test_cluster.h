@@ -2,8 +2,11 @@
 #ifndef SERVICES_ROUTER_CORE_TEST_CLUSTER_H_
 #define SERVICES_ROUTER_CORE_TEST_CLUSTER_H_
 
+#include <cstdint>
+#include <functional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "services/router/core/membership.h"
 
@@ -103,7 +106,7 @@ inline WorkerInfo Named(WorkerInfo worker, const std::string& id) {
 
 inline std::set<std::string> MembersOf(const Membership& membership) {
   std::set<std::string> names;
-  for (const Member& member : membership.View()) names.insert(member.info.instance.id);
+  for (const Worker& member : membership.Workers()) names.insert(member.info.instance.id);
   return names;
 }
 inline std::set<std::string> RefusedBy(const Membership& membership) {
@@ -112,15 +115,34 @@ inline std::set<std::string> RefusedBy(const Membership& membership) {
   return names;
 }
 
+// What a member's heartbeat says in `linked` once its epoch links all members of its chain or
+// decode service: nothing, unless it speaks for several processes.
+inline std::vector<uint64_t> LinkedBy(const Membership& membership, const InstanceRef& instance) {
+  std::vector<uint64_t> linked;
+  const Worker* speaker = membership.Find(instance);
+  if (speaker == nullptr || speaker->info.place() != 0 || speaker->info.places() == 1) {
+    return linked;
+  }
+  for (const WorkerInfo& member : membership.ListFor(*speaker)) {
+    if (member.grid() == speaker->info.grid()) linked.push_back(member.instance.incarnation);
+  }
+  return linked;
+}
+
+// The process of that name of a pair below. Each has another incarnation.
+inline InstanceRef PairProcess(const std::string& id) {
+  return {id, std::hash<std::string>()(id) | 1};
+}
+
 // A chain of one stage and a decode service, for a thousand tokens or two.
 inline Pair TestPair(const std::string& chain, const std::string& decode) {
   Pair pair;
   pair.chain.chain_id = chain;
-  pair.chain.stage0 = {chain + "-0", 1};
+  pair.chain.stage0 = PairProcess(chain + "-0");
   pair.chain.stages = {{pair.chain.stage0, {0, kTestLayers}}};
   pair.chain.max_prompt_tokens = 1000;
   pair.chain.capacity_tokens = 1000;
-  pair.decode = {decode, 1};
+  pair.decode = PairProcess(decode);
   pair.decode_capacity_tokens = 2000;
   pair.max_context_tokens = 1500;
   pair.decode_slots = 4;

@@ -28,8 +28,8 @@ class WaitingTest : public RouterCoreTest {
     Reset(limits);
   }
 
-  // Both are here; neither has applied a view that holds the other.
-  void JoinUnconnected() {
+  // Both are here; neither is ready.
+  void JoinUnready() {
     Handle(RegisterRequested{1, stage_});
     Handle(RegisterRequested{1, decode_});
   }
@@ -46,7 +46,7 @@ class WaitingTest : public RouterCoreTest {
 };
 
 TEST_F(WaitingTest, IsServedInOrderAsSoonAsAPairIsReady) {
-  JoinUnconnected();
+  JoinUnready();
   EXPECT_EQ(outlook(), Outlook::kWaits);
   for (const uint64_t call_id : {3, 1, 2}) {
     Request(call_id);
@@ -62,7 +62,7 @@ TEST_F(WaitingTest, IsServedInOrderAsSoonAsAPairIsReady) {
 }
 
 TEST_F(WaitingTest, APriorityIsAHeadStart) {
-  JoinUnconnected();
+  JoinUnready();
   for (const auto& [call_id, priority] :
        std::vector<std::pair<uint64_t, int>>{{1, 0}, {2, -1}, {3, 2}, {4, 0}}) {
     CallSubmitted call{call_id, "r" + std::to_string(call_id), 100, 4, now_us_ + 1'000'000};
@@ -98,23 +98,21 @@ TEST_F(WaitingTest, NobodyIsWaitedForWhoNeverWasHere) {
   EXPECT_THAT(std::string(Refusal().message()), HasSubstr("no decode service is registered"));
 }
 
-// It did not hear from this router for a whole grace (the router had stood still), so that it has
-// given up the view and has it before it again: nothing is wrong with anybody.
-TEST_F(WaitingTest, WhoBeginsAgainWithTheViewIsWaitedFor) {
+TEST_F(WaitingTest, WhoIsNotReadyForAMomentIsWaitedFor) {
   Join({stage_, decode_});
   now_us_ += 10 * kPairingUs;
   Beat(stage_.instance);
   Beat(decode_.instance);
-  Handle(HeartbeatReceived{4, decode_.instance, kIncarnation, 0, /*ready=*/true, {}});
+  Handle(HeartbeatReceived{4, decode_.instance, kIncarnation, 0, /*ready=*/false, {}});
   EXPECT_EQ(outlook(), Outlook::kWaits);
   Request(1);
   EXPECT_THAT(actions_, IsEmpty());
   Beat(decode_.instance);
   EXPECT_THAT(Served(), ElementsAre(1));
   // Once: the time does not begin anew while nothing changes.
-  Handle(HeartbeatReceived{5, decode_.instance, kIncarnation, 0, /*ready=*/true, {}});
+  Handle(HeartbeatReceived{5, decode_.instance, kIncarnation, 0, /*ready=*/false, {}});
   now_us_ += kPairingUs;
-  Handle(HeartbeatReceived{6, decode_.instance, kIncarnation, 0, /*ready=*/true, {}});
+  Handle(HeartbeatReceived{6, decode_.instance, kIncarnation, 0, /*ready=*/false, {}});
   EXPECT_EQ(outlook(), Outlook::kRefused);
 }
 
@@ -160,7 +158,7 @@ TEST_F(WaitingTest, TheWaitForADrainedWorkerEnds) {
 }
 
 TEST_F(WaitingTest, EndsWithThePairingTimeout) {
-  JoinUnconnected();
+  JoinUnready();
   now_us_ += kPairingUs / 2;
   Request(1);
   // While a decode service changes, a pair is expected for longer than one request may wait.
@@ -179,7 +177,7 @@ TEST_F(WaitingTest, EndsWithThePairingTimeout) {
 }
 
 TEST_F(WaitingTest, EndsWhenNoPairIsExpectedAnyMore) {
-  JoinUnconnected();
+  JoinUnready();
   now_us_ += kPairingUs / 2;
   Request(1);
   Request(2);
@@ -195,7 +193,7 @@ TEST_F(WaitingTest, EndsWhenNoPairIsExpectedAnyMore) {
 }
 
 TEST_F(WaitingTest, EndsWithTheRequestsOwnDeadline) {
-  JoinUnconnected();
+  JoinUnready();
   Handle(CallSubmitted{1, "r1", 100, 4, now_us_ + 1000});
   EXPECT_EQ(core_->NextDeadlineUs(), now_us_ + 1000);
   now_us_ += 1000;
@@ -206,7 +204,7 @@ TEST_F(WaitingTest, EndsWithTheRequestsOwnDeadline) {
 }
 
 TEST_F(WaitingTest, TheDeadlineHoldsAfterTheWait) {
-  JoinUnconnected();
+  JoinUnready();
   Request(1);
   Beat(stage_.instance);
   Beat(decode_.instance);
@@ -216,7 +214,7 @@ TEST_F(WaitingTest, TheDeadlineHoldsAfterTheWait) {
 
 TEST_F(WaitingTest, TheQueueIsBounded) {
   ResetWaiting(2);
-  JoinUnconnected();
+  JoinUnready();
   Request(1);
   Request(2);
   Request(3);
@@ -226,7 +224,7 @@ TEST_F(WaitingTest, TheQueueIsBounded) {
 }
 
 TEST_F(WaitingTest, ClientsMayLeaveAndAbort) {
-  JoinUnconnected();
+  JoinUnready();
   Request(1);
   Request(2);
   Request(3);
@@ -240,7 +238,7 @@ TEST_F(WaitingTest, ClientsMayLeaveAndAbort) {
 }
 
 TEST_F(WaitingTest, WhatFitsNowhereIsRefusedWhenThePairIsThere) {
-  JoinUnconnected();
+  JoinUnready();
   Handle(CallSubmitted{1, "r1", 100'000, 4, now_us_ + kDeadlineUs});
   Beat(stage_.instance);
   Beat(decode_.instance);
@@ -264,7 +262,6 @@ TEST_F(WaitingTest, AKilledDecodesRequestsWaitForItsReturn) {
   decode_.instance.incarnation = 2;
   Handle(RegisterRequested{1, decode_});
   Beat(decode_.instance);
-  Beat(stage_.instance);
   EXPECT_THAT(Served(), ElementsAre(1, 2));  // By arrival: the first has waited longer.
   reserve_ = All<Reserve>()[0];
   Answer();
@@ -340,7 +337,7 @@ TEST_F(WaitingTest, WithoutATimeoutNobodyWaits) {
   limits.max_waiting = 10;
   limits.membership.pair_grace_us = kPairingUs;
   Reset(limits);
-  JoinUnconnected();
+  JoinUnready();
   EXPECT_EQ(outlook(), Outlook::kRefused);
   Request(1);
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kUnavailable);
@@ -348,7 +345,7 @@ TEST_F(WaitingTest, WithoutATimeoutNobodyWaits) {
 
 TEST_F(WaitingTest, WorkersThatAreTooOldEndTheWaitOfThoseWhoNeedMore) {
   decode_.fingerprint.protocol_version = kStructureVersion - 1;
-  JoinUnconnected();
+  JoinUnready();
   Handle(CallSubmitted{.call_id = 1,
                        .request_id = "a",
                        .prompt_tokens = 100,

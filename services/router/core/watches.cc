@@ -1,4 +1,4 @@
-// A change of the view is told to every worker that watches, with the event that made it.
+// A change of members is told to those of them that watch, with the event that made it.
 #include "services/router/core/watches.h"
 
 #include "absl/strings/str_cat.h"
@@ -39,9 +39,8 @@ void RouterCore::State::On(const WatchOpened& event) {
     Emit(EndWatch{*replaced, absl::AbortedError("the worker watches by another call now")});
   }
   // The worker has not been told of changes before this call.
-  if (worker->applied_version != membership.view_version()) {
-    Emit(NotifyWatch{event.rpc_id, membership.view_version()});
-  }
+  const uint64_t version = membership.ListVersion(*worker);
+  if (worker->listed_version != version) Emit(NotifyWatch{event.rpc_id, version});
 }
 
 // A killed process's connections break long before its lease is over. One that lives says so by a
@@ -53,10 +52,14 @@ void RouterCore::State::On(const WatchBroken& event) {
 
 void RouterCore::State::Suspect(const InstanceRef& instance) {
   if (!membership.FailedToServe(instance, now_us)) return;
-  // Asked to show that it lives.
-  if (const auto rpc_id = watches.RpcOf(instance)) {
-    Emit(NotifyWatch{*rpc_id, membership.view_version()});
-  }
+  Notify(instance);  // Asked to show that it lives.
+}
+
+void RouterCore::State::Notify(const InstanceRef& member) {
+  const auto rpc_id = watches.RpcOf(member);
+  const Worker* worker = membership.Find(member);
+  if (!rpc_id.has_value() || worker == nullptr) return;
+  Emit(NotifyWatch{*rpc_id, membership.ListVersion(*worker)});
 }
 
 void RouterCore::State::EndWatchOf(const InstanceRef& instance) {
@@ -67,9 +70,7 @@ void RouterCore::State::EndWatchOf(const InstanceRef& instance) {
 }
 
 void RouterCore::State::TellWatches() {
-  if (told_version == membership.view_version()) return;
-  told_version = membership.view_version();
-  for (const auto& [instance, rpc_id] : watches.rpc_ids()) Emit(NotifyWatch{rpc_id, told_version});
+  for (const InstanceRef& member : membership.TakeRelisted()) Notify(member);
 }
 
 }  // namespace baton::router

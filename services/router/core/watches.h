@@ -1,6 +1,6 @@
-// Which workers listen for changes of the view: at most one watch each, by the RPC's number. A
-// watch carries notices only, never the view itself, so that a lost or late one costs an interval
-// of heartbeats and no more. Plain data of RouterCore, which decides.
+// Which workers listen for changes of their members: at most one watch each, by the RPC's number. A
+// watch carries notices only, never the members, so that a lost or late one costs an interval of
+// heartbeats and no more. Plain data of RouterCore, which decides.
 #ifndef SERVICES_ROUTER_CORE_WATCHES_H_
 #define SERVICES_ROUTER_CORE_WATCHES_H_
 

@@ -1,4 +1,4 @@
-// Which workers are told of a change of the view, and when.
+// Which workers are told of a change of their members, and when.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +12,8 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 const WorkerInfo kStage = TestStage("c0", 0, 1);
+const WorkerInfo kRank0 = TestDecodeRank(0);
+const WorkerInfo kRank1 = TestDecodeRank(1);
 const WorkerInfo kDecode = TestDecode("d0");
 
 class WatchesTest : public RouterCoreTest {
@@ -19,26 +21,42 @@ class WatchesTest : public RouterCoreTest {
   std::vector<uint64_t> Told() const {
     std::vector<uint64_t> rpc_ids;
     for (const NotifyWatch& notice : All<NotifyWatch>()) {
-      EXPECT_EQ(notice.view_version, core_->membership().view_version());
       rpc_ids.push_back(notice.rpc_id);
     }
     return rpc_ids;
   }
 };
 
-TEST_F(WatchesTest, EveryWatchHearsOfEveryChange) {
-  Join({kStage, kDecode});
+TEST_F(WatchesTest, AWatchHearsOfEveryChangeOfItsMembersAndOfNoOther) {
+  Join({kStage, kRank0});
   Handle(WatchOpened{10, kStage.instance});
-  Handle(WatchOpened{20, kDecode.instance});
-  Handle(RegisterRequested{1, TestDecode("d1")});
-  EXPECT_THAT(Told(), ElementsAre(10, 20));
-  Handle(HeartbeatReceived{2, {"d1", 1}, kIncarnation, 0, true, {}});
+  Handle(WatchOpened{20, kRank0.instance});
+  Handle(RegisterRequested{1, kRank1});
+  EXPECT_THAT(Told(), ElementsAre(20));
+  EXPECT_EQ(Only<NotifyWatch>().view_version, VersionFor(kRank0.instance));
+  Handle(HeartbeatReceived{2, kRank1.instance, kIncarnation, 0, true, {}});
   EXPECT_THAT(Told(), IsEmpty());
-  WorkerInfo again = TestDecode("d1");
+  WorkerInfo again = kRank1;
   Dies(again.instance);
   again.instance.incarnation = 2;
   Handle(RegisterRequested{3, again});
-  EXPECT_THAT(Told(), ElementsAre(10, 20));  // One notice for a loss and a join.
+  EXPECT_THAT(Told(), ElementsAre(20));  // One notice for a loss and a join.
+  Handle(HeartbeatReceived{4, again.instance, kIncarnation, 0, false, {}, true, /*leaving=*/true});
+  EXPECT_THAT(Told(), ElementsAre(20));
+  Handle(RegisterRequested{5, TestDecode("d1")});
+  EXPECT_THAT(Told(), IsEmpty());
+}
+
+TEST_F(WatchesTest, AnOldWorkersWatchHearsOfEveryChange) {
+  WorkerInfo old = kDecode;
+  old.fingerprint.protocol_version = kLookUpVersion - 1;
+  Join({kStage, old});
+  Handle(WatchOpened{10, kStage.instance});
+  Handle(WatchOpened{20, old.instance});
+  Handle(RegisterRequested{1, TestDecode("d1")});
+  EXPECT_THAT(Told(), ElementsAre(20));
+  Handle(HeartbeatReceived{2, {"d1", 1}, kIncarnation, 0, false, {}, true, /*leaving=*/true});
+  EXPECT_THAT(Told(), ElementsAre(20));
 }
 
 TEST_F(WatchesTest, AWorkerThatLagsIsToldWhenItOpensItsWatch) {
@@ -51,15 +69,15 @@ TEST_F(WatchesTest, AWorkerThatLagsIsToldWhenItOpensItsWatch) {
 }
 
 TEST_F(WatchesTest, AWorkerHasOneWatch) {
-  Join({kStage});
-  Handle(WatchOpened{10, kStage.instance});
-  Handle(WatchOpened{11, kStage.instance});
+  Join({kRank0});
+  Handle(WatchOpened{10, kRank0.instance});
+  Handle(WatchOpened{11, kRank0.instance});
   EXPECT_EQ(Only<EndWatch>().rpc_id, 10);
-  Handle(RegisterRequested{1, kDecode});
+  Handle(RegisterRequested{1, kRank1});
   EXPECT_THAT(Told(), ElementsAre(11));
   Handle(WatchBroken{10});  // The end of the old one, late: the worker is heard by the new one.
-  EXPECT_TRUE(core_->membership().Find(kStage.instance) != nullptr);
-  EXPECT_FALSE(core_->membership().Find(kStage.instance)->suspect);
+  EXPECT_TRUE(core_->membership().Find(kRank0.instance) != nullptr);
+  EXPECT_FALSE(core_->membership().Find(kRank0.instance)->suspect);
 }
 
 TEST_F(WatchesTest, StrangersHaveNone) {
@@ -97,7 +115,7 @@ TEST_F(WatchesTest, ABrokenWatchTakesAWorkerOutUntilItIsHeard) {
   EXPECT_EQ(core_->membership().WhatIsMissing(), "d0 does not answer");
   Beat(kDecode.instance);
   EXPECT_THAT(core_->membership().ReadyPairs(), SizeIs(1));
-  Handle(RegisterRequested{1, TestDecode("d1")});
+  Handle(DrainRequested{1, kDecode.instance.id});
   EXPECT_THAT(Told(), IsEmpty()) << "nobody watches by that call any more";
 }
 

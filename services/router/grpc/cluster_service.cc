@@ -15,8 +15,8 @@
 namespace baton::router {
 namespace {
 
-constexpr int kMaxPrompts = 65536;     // As many as --max-prefill-requests may be.
-constexpr int kMaxUnconnected = 8192;  // Twice the most workers, for those that have just left.
+constexpr int kMaxPrompts = 65536;  // As many as --max-prefill-requests may be.
+constexpr int kMaxLinked = kMaxStages * kMaxTensorRanks;
 
 grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -61,9 +61,9 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   if (!caller.ok()) return Refuse(context, caller);
   const absl::StatusOr<WorkerLoad> load = LoadFromProto(request->load());
   if (!load.ok()) return Refuse(context, load.status());
-  if (request->unconnected_size() > kMaxUnconnected) {
-    return Refuse(context, InvalidField("unconnected", absl::StrCat("must have at most ",
-                                                                    kMaxUnconnected, " entries")));
+  if (request->linked_size() > kMaxLinked) {
+    return Refuse(context, InvalidField("linked", absl::StrCat("must have at most ", kMaxLinked,
+                                                               " entries")));
   }
   HeartbeatReceived heartbeat;
   heartbeat.instance = *instance;
@@ -73,7 +73,7 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   heartbeat.load = *load;
   heartbeat.draining = request->draining();
   heartbeat.leaving = request->leaving();
-  heartbeat.unconnected.assign(request->unconnected().begin(), request->unconnected().end());
+  heartbeat.linked.assign(request->linked().begin(), request->linked().end());
   if (request->load().prompts_size() > kMaxPrompts) {
     return Refuse(context, InvalidField("load.prompts", absl::StrCat("must have at most ",
                                                                      kMaxPrompts, " entries")));
@@ -86,10 +86,7 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   shell_.Heartbeat(std::move(heartbeat), [reactor, response](const ReplyHeartbeat& reply) {
     response->set_view_version(reply.view_version);
-    for (const auto& [worker, joined_version] : reply.workers) {
-      *response->add_workers() = ToProto(worker);
-      response->add_joined_versions(joined_version);
-    }
+    for (const WorkerInfo& worker : reply.workers) *response->add_workers() = ToProto(worker);
     // Said again with every answer, for this one may get lost.
     response->set_drain(reply.drain && Failpoint("router.ask_drain").ok());
     response->set_needed_requests(reply.needed_requests);
@@ -107,6 +104,27 @@ grpc::ServerWriteReactor<v1::WatchNotice>* ClusterService::Watch(
   }
   return instance.ok() ? WatchStream::Start(shell_, *std::move(instance))
                        : WatchStream::Refuse(shell_, instance.status());
+}
+
+grpc::ServerUnaryReactor* ClusterService::Find(grpc::CallbackServerContext* context,
+                                               const v1::FindRequest* request,
+                                               v1::FindResponse* response) {
+  const absl::StatusOr<InstanceRef> instance = rpc::FromProto(request->instance(), "instance");
+  if (!instance.ok()) return Refuse(context, instance.status());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  shell_.List([reactor, response, instance = *instance](const absl::Status& status,
+                                                        const Membership* members, int64_t) {
+    absl::Status outcome = status;
+    const Worker* worker = members == nullptr ? nullptr : members->Find(instance);
+    if (worker != nullptr) {
+      *response->mutable_worker() = ToProto(worker->info);
+    } else if (outcome.ok()) {
+      outcome = absl::NotFoundError(absl::StrCat(
+          instance.id, " incarnation ", absl::Hex(instance.incarnation), " holds no lease here"));
+    }
+    reactor->Finish(rpc::ToGrpc(outcome));
+  });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* ClusterService::Drain(grpc::CallbackServerContext* context,

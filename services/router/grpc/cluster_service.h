@@ -19,6 +19,9 @@ class ClusterService : public v1::Cluster::CallbackService {
                                       v1::HeartbeatResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchNotice>* Watch(grpc::CallbackServerContext* context,
                                                    const v1::WatchRequest* request) override;
+  grpc::ServerUnaryReactor* Find(grpc::CallbackServerContext* context,
+                                 const v1::FindRequest* request,
+                                 v1::FindResponse* response) override;
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
                                   const v1::DrainRequest* request,
                                   v1::DrainResponse* response) override;

@@ -1,6 +1,6 @@
 // One Cluster.Watch call: a notice for a worker, and another one when the first is written and more
-// has changed since. So a worker that doesn't read costs one notice, however often the view
-// changes.
+// has changed since. So a worker that doesn't read costs one notice, however often its members
+// change.
 #ifndef SERVICES_ROUTER_GRPC_WATCH_STREAM_H_
 #define SERVICES_ROUTER_GRPC_WATCH_STREAM_H_
 

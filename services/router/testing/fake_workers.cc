@@ -214,9 +214,15 @@ grpc::Status FakeWorker::Beat(v1::Cluster::Stub& cluster) {
   request.set_view_version(view_version_);
   request.set_router_incarnation(router_incarnation_);
   request.set_ready(true);
+  for (const uint64_t incarnation : linked_) request.add_linked(incarnation);
   v1::HeartbeatResponse response;
   grpc::Status status = cluster.Heartbeat(&context, request, &response);
-  if (status.ok()) view_version_ = response.view_version();
+  if (!status.ok() || response.view_version() == view_version_) return status;
+  view_version_ = response.view_version();
+  linked_.clear();
+  for (const v1::WorkerInfo& member : response.workers()) {
+    linked_.push_back(member.instance().incarnation());
+  }
   return status;
 }
 

@@ -74,7 +74,7 @@ class FakeWorker {
   explicit FakeWorker(WorkerInfo info, const FakeBehaviour& behaviour = {});
   ~FakeWorker();
 
-  // Registers, then reports ready with the router's current view as applied.
+  // Registers, then reports ready, linking the members that the last reply brought.
   grpc::Status Register(v1::Cluster::Stub& cluster);
   grpc::Status Beat(v1::Cluster::Stub& cluster);
 
@@ -95,6 +95,7 @@ class FakeWorker {
   std::unique_ptr<grpc::Server> server_;
   uint64_t router_incarnation_ = 0;
   uint64_t view_version_ = 0;
+  std::vector<uint64_t> linked_;  // Incarnations of its chain or decode service.
 };
 
 }  // namespace baton::router

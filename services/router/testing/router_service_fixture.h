@@ -75,7 +75,7 @@ class RouterServiceTest : public ::testing::Test {
     return *workers_.back();
   }
 
-  // Registers all workers and lets them apply one another's view.
+  // Registers all workers and lets each hear of its members before it is ready with them.
   void JoinAll() {
     for (const auto& worker : workers_) ASSERT_TRUE(worker->Register(*cluster_).ok());
     for (int round = 0; round < 2; ++round) {

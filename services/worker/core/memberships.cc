@@ -27,7 +27,6 @@ bool IsRefusal(const absl::Status& status) {
 Memberships::Memberships(MembershipOptions options, int64_t now_us)
     : options_(std::move(options)),
       sources_(options_.router_names, options_.router_addresses, options_.resolve_us),
-      peers_(options_.self),
       began_us_(now_us),
       now_us_(now_us) {}
 
@@ -36,10 +35,11 @@ void Memberships::Handle(const MembershipEvent& event, int64_t now_us,
   if (rejected_) return;
   now_us_ = now_us;
   actions_ = &actions;
+  endpoints_.Expire(now_us_);
+  for (const InstanceRef& peer : endpoints_.TakeDue(now_us_)) LookUp(peer);
   std::visit([this](const auto& e) { On(e); }, event);
   FollowSources();
-  DropTheSilent();
-  KeepPeers();
+  KeepMembers();
   Judge();
   if (!rejected_) SendWhatIsDue();
   actions_ = nullptr;
@@ -83,15 +83,9 @@ void Memberships::Registered(RouterMembership& router, const RegisterAnswered& e
         other.incarnation() != event.router_incarnation) {
       continue;
     }
-    if (!other.asked_in_vain()) {
-      other.Adopt(router, now_us_);
-      return router.IsAlias(event.router_incarnation, now_us_);
-    }
-    router.Registered(event.router_incarnation, event.heartbeat_interval_us, now_us_);
-    return router.TakeOver(other, now_us_);
+    if (!other.asked_in_vain()) return router.IsAlias(event.router_incarnation, now_us_);
+    other.GiveUpFor(now_us_);
   }
-  const bool given_up = router.forgotten() && router.incarnation() == event.router_incarnation;
-  if (given_up && !AnotherHeldIt(router)) ConnectAnew();
   router.Registered(event.router_incarnation, event.heartbeat_interval_us, now_us_);
 }
 
@@ -117,15 +111,13 @@ void Memberships::On(const HeartbeatAnswered& event) {
   const bool member = router->state() == RouterMembership::State::kMember;
   if (!member || absl::IsNotFound(event.status)) return router->Unknown(now_us_);
   if (!event.status.ok()) return Failed(*router);
-  std::vector<PeerWorker> others = event.workers;
-  uint64_t own_joined_version = 0;
+  std::vector<PeerWorker> others = event.members;
   std::erase_if(others, [&](const PeerWorker& worker) {
-    if (worker.instance == options_.self.instance) own_joined_version = worker.joined_version;
     return worker.instance.id == options_.self.instance.id;
   });
   router->DrainHeard(event.draining, event.needed_requests);
   if (event.drain) Emit(BeginDrain{});
-  router->HeartbeatTaken(event.view_version, std::move(others), own_joined_version, now_us_);
+  router->HeartbeatTaken(event.view_version, std::move(others), now_us_);
 }
 
 void Memberships::On(const WatchNoticed& event) {
@@ -170,9 +162,7 @@ void Memberships::FollowSources() {
     const RouterMembership& known = router->second;
     const bool silent = now_us_ - known.heard_us() >= options_.times.grace_us;
     const bool alias = known.state() == RouterMembership::State::kAlias;
-    // Its view stands in for those of routers that are yet to come: see DropTheSilent.
-    const bool dispensable = known.listed().empty() || AnotherIsSettled(known);
-    if (!known.wanted && (alias || (silent && dispensable))) Forget(router);
+    if (!known.wanted && (alias || silent)) Forget(router);
     router = next;
   }
   // In order of addresses, so that all workers leave out the same ones.
@@ -206,24 +196,9 @@ void Memberships::Forget(Routers::iterator router) {
   Covered<"worker: a router is forgotten">();
   Emit(ForgetRouter{router->first, router->second.address()});
   if (router->second.state() == RouterMembership::State::kMember) AskAliasesOf(router->second);
+  const uint64_t forgotten = router->first;
   routers_.erase(router);
-  peers_changed_ = true;
-}
-
-// Another router answers and has held this worker for a whole grace: its view is complete.
-bool Memberships::AnotherIsSettled(const RouterMembership& router) const {
-  return AnotherRouter(router, [&](const RouterMembership& other) {
-    return now_us_ - other.joined_us() >= options_.times.grace_us;
-  });
-}
-
-void Memberships::DropTheSilent() {
-  for (auto& [id, router] : routers_) {
-    router.ExpireKept(now_us_);
-    if (router.listed().empty() || router.answers()) continue;
-    if (now_us_ - router.heard_us() < options_.times.grace_us) continue;
-    if (AnotherIsSettled(router)) router.DropView();
-  }
+  for (const InstanceRef& peer : endpoints_.WaitingFor(forgotten)) LookUp(peer);
 }
 
 void Memberships::Judge() {
@@ -250,29 +225,29 @@ void Memberships::SendWhatIsDue() {
     if (router.BeginWatch(now_us_)) Emit(OpenWatch{id});
     const auto rpc = router.BeginRpc(now_us_, leaves_);
     if (!rpc.has_value()) continue;
-    const int64_t timeout_us =
-        std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us);
+    const int64_t timeout_us = RpcTimeoutUs();
     if (*rpc == RouterMembership::Rpc::kRegister) {
       Emit(SendRegister{id, router.address(), timeout_us});
       continue;
     }
-    Emit(SendHeartbeat{id, router.incarnation(), router.applied_version(),
-                       peers_.Unconnected(router.listed()), leaves_, timeout_us});
+    Emit(SendHeartbeat{id, router.incarnation(), router.view_version(), leaves_, timeout_us});
   }
+}
+
+int64_t Memberships::RpcTimeoutUs() const {
+  return std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us);
 }
 
 int64_t Memberships::NextDeadlineUs(int64_t now_us) const {
   if (rejected_) return kNeverUs;
-  int64_t next_us = std::min(sources_.NextDeadlineUs(), peers_.NextConnectUs());
+  int64_t next_us = std::min(sources_.NextDeadlineUs(), endpoints_.NextDeadlineUs());
   const auto later = [&](int64_t at_us) {
     if (at_us > now_us) next_us = std::min(next_us, at_us);
   };
   for (const auto& [id, router] : routers_) {
     next_us = std::min(next_us, router.next_rpc_us());
-    next_us = std::min(next_us, router.keep_until_us());
     later(router.asking_since_us() + kVerdictUs);
     later(router.heard_us() + options_.times.grace_us);
-    later(router.joined_us() + options_.times.grace_us);
   }
   return next_us;
 }
@@ -313,11 +288,6 @@ absl::Status Memberships::CheckInvariants() const {
     if (router.state() != RouterMembership::State::kMember) continue;
     if (!lives.insert(router.incarnation()).second) {
       return absl::InternalError(absl::StrCat("two memberships at one router, ", router.address()));
-    }
-    for (const auto& [instance, worker] : router.listed()) {
-      if (peers_.Holds(instance)) continue;
-      return absl::InternalError(
-          absl::StrCat(router.address(), " lists ", instance.id, ", which is not kept"));
     }
   }
   return absl::OkStatus();

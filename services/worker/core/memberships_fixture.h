@@ -1,4 +1,4 @@
-// What the tests of Memberships share: routers by address, each with a life and a view.
+// What the tests of Memberships share: routers by address, each with a life and a list of members.
 #ifndef SERVICES_WORKER_CORE_MEMBERSHIPS_FIXTURE_H_
 #define SERVICES_WORKER_CORE_MEMBERSHIPS_FIXTURE_H_
 
@@ -38,8 +38,8 @@ inline PeerWorker Stage(const std::string& id, uint64_t incarnation = 1) {
   return peer;
 }
 
-// Routers by address, each with a life and a view; answers what the core sends at once, unless the
-// router is down. Endpoints stand unless the peer is in `unreachable`.
+// Routers by address, each with a life and a list; answers what the core sends at once, unless the
+// router is down. Endpoints stand unless the peer is in `unreachable`. The worker is a stage.
 class MembershipsTest : public testing::Test {
  protected:
   struct Router {
@@ -49,8 +49,9 @@ class MembershipsTest : public testing::Test {
     absl::Status refusal;
     uint64_t version = 1;
     std::vector<PeerWorker> view;
-    uint64_t applied = 0;
-    std::vector<uint64_t> unconnected;
+    std::vector<PeerWorker> others;  // Whom it knows beside them.
+    uint64_t had = 0;                // The version that the last heartbeat named.
+    int lookups = 0;
     int64_t interval_us = 500 * kMs;
     int registrations = 0;
     int heartbeats = 0;
@@ -59,7 +60,7 @@ class MembershipsTest : public testing::Test {
 
   void Begin(std::vector<std::string> numeric, std::vector<std::string> names = {}) {
     MembershipOptions options;
-    options.self = Decode("self");
+    options.self = Stage("self");
     options.router_addresses = std::move(numeric);
     options.router_names = std::move(names);
     core_ = std::make_unique<Memberships>(options, now_us_);
@@ -121,9 +122,8 @@ class MembershipsTest : public testing::Test {
       answer.status = absl::NotFoundError("who?");
     } else {
       ++router.heartbeats;
-      router.applied = action.view_version;
-      router.unconnected = action.unconnected;
-      if (action.view_version != router.version) answer.workers = router.view;
+      router.had = action.view_version;
+      if (action.view_version != router.version) answer.members = router.view;
     }
     events_.push_back(answer);
   }
@@ -134,23 +134,28 @@ class MembershipsTest : public testing::Test {
     ++connects_;
     for (const PeerWorker& peer : action.peers) {
       if (unreachable_.contains(peer.instance.id)) {
-        answer.failed.push_back(peer.instance);
+        answer.failed.push_back(peer);
         continue;
       }
-      number_of_[++last_endpoint_] = Name(peer.instance);
       open_.insert(Name(peer.instance));
-      answer.standing.push_back({peer.instance, last_endpoint_});
+      answer.standing.push_back({peer, ++last_endpoint_});
     }
-    if (answers_connects_) events_.push_back(answer);
-    late_answer_ = std::move(answer);
+    events_.insert(events_.begin() + 1, answer);  // Before any other.
   }
-  void On(const CloseEndpoint& action) {
-    ASSERT_TRUE(number_of_.contains(action.endpoint)) << action.endpoint;
-    closed_.push_back(action.endpoint);
-    open_.erase(number_of_.at(action.endpoint));
-    ++disconnects_;
+  void On(const LookUpPeer& action) {
+    Router& router = routers_[address_of_[action.router]];
+    ++router.lookups;
+    if (!answers_lookups_) return;
+    PeerLookedUp answer{action.router, action.peer, absl::NotFoundError("who?")};
+    for (const PeerWorker& other : router.others) {
+      if (other.instance == action.peer) answer.found = other;
+    }
+    if (!router.up) answer.found = absl::UnavailableError("down");
+    events_.push_back(answer);
   }
-  void On(const EndpointsChanged& action) { ++(action.lost ? lost_ : gained_); }
+  void On(const PeerStands& action) { standing_.push_back(Name(action.peer)); }
+  void On(const PeerUnreachable& action) { unreached_.push_back(Name(action.peer)); }
+  void On(const PeerLost& action) { lost_.push_back(Name(action.peer)); }
   void On(const TellPeers& action) {
     ++tells_;
     told_.clear();
@@ -166,9 +171,10 @@ class MembershipsTest : public testing::Test {
     rejection_ = action.status;
   }
 
-  bool Stands(const InstanceRef& peer) const { return core_->endpoints().contains(peer); }
+  // 0: none stands.
   uint64_t EndpointTo(const InstanceRef& peer) const {
-    return Stands(peer) ? core_->endpoints().at(peer).endpoint : 0;
+    const auto found = core_->endpoints().Find(peer);
+    return found.has_value() ? found->endpoint : 0;
   }
   uint64_t IdOf(const std::string& address) const {
     for (const auto& [router, name] : address_of_) {
@@ -208,19 +214,14 @@ class MembershipsTest : public testing::Test {
   bool answers_dns_ = true;
   int resolutions_ = 0;
   Names unreachable_, open_, told_, forgotten_, left_out_;
-  int disconnects_ = 0;
+  std::vector<std::string> standing_, unreached_, lost_;  // As they were told.
   int connects_ = 0;
-  int lost_ = 0;
-  int gained_ = 0;
   int tells_ = 0;
   int left_outs_ = 0;
   int rejections_ = 0;
   std::map<std::string, int> watches_;  // By address.
-  bool answers_connects_ = true;
-  PeersConnected late_answer_;  // The last one.
+  bool answers_lookups_ = true;
   uint64_t last_endpoint_ = 0;
-  std::map<uint64_t, std::string> number_of_;  // Endpoint -> whose.
-  std::vector<uint64_t> closed_;
   absl::Status rejection_;
   std::deque<MembershipEvent> events_;
   std::unique_ptr<Memberships> core_;

@@ -1,7 +1,7 @@
-// What all views make together: whom to connect to, when anew, and what the worker is told
-// (memberships.h).
+// Who the members of this worker's chain or decode service are, and the endpoints to them and to
+// the workers that are wanted (memberships.h).
 #include <algorithm>
-#include <optional>
+#include <set>
 #include <utility>
 
 #include "common/base/coverage.h"
@@ -9,121 +9,144 @@
 
 namespace baton::worker {
 
-void Memberships::On(const PeersConnected& event) {
-  const int64_t retry_at_us = now_us_ + options_.times.heartbeat_us;
-  bool changed = false;
-  for (const auto& [peer, endpoint] : event.standing) {
-    if (peers_.Opened(peer, endpoint, retry_at_us)) {
-      changed = true;
-      TellRoutersOf(peer);
-    } else {
-      Emit(CloseEndpoint{endpoint});
+// ---- Members ----
+
+// Who is connected to while nothing runs yet, of the workers that a router lists. The ranks of a
+// decode service of one stage exchange no tensors by this way, nor do a colocated chain and a
+// decode service.
+bool Memberships::ConnectsTo(const PeerWorker& peer) const {
+  const PeerWorker& self = options_.self;
+  if (self.role != peer.role) return !self.decodes && !peer.decodes;
+  const bool staged = self.role == Role::kPrefill || self.pp_size > 1;
+  return staged && !peer.group_id().empty() && peer.group_id() == self.group_id();
+}
+
+// Those that came last first, so that who looks for a place finds its holder, and not one that a
+// router which was late still lists.
+std::vector<PeerWorker> Memberships::Members() const {
+  std::vector<const PeerWorker*> listed;
+  for (const auto& [id, router] : routers_) {
+    for (const PeerWorker& worker : router.listed()) {
+      const bool member = worker.role == options_.self.role && !worker.group_id().empty() &&
+                          worker.group_id() == options_.self.group_id();
+      if (member) listed.push_back(&worker);
     }
   }
-  for (const InstanceRef& peer : event.failed) peers_.NotOpened(peer, retry_at_us);
-  if (!changed) return;
-  peers_changed_ = true;
-  Emit(EndpointsChanged{});
-}
-
-void Memberships::On(const PeerFailed& event) {
-  const auto peer = peers_.Died(event.endpoint, now_us_ + options_.times.heartbeat_us);
-  if (!peer.has_value()) return;
-  Covered<"worker: an endpoint dies">();
-  Emit(EndpointsChanged{.lost = true});
-  TellRoutersOf(*peer);
-}
-
-// They pair over it, or do no longer, from the next heartbeat on.
-void Memberships::TellRoutersOf(const InstanceRef& peer) {
-  for (auto& [id, router] : routers_) {
-    if (router.listed().contains(peer) && router.applied_version() == router.view_version()) {
-      router.News(now_us_);
-    }
-  }
-}
-
-void Memberships::KeepPeers() {
-  for (auto& [id, router] : routers_) {
-    if (router.TakeChange()) peers_changed_ = true;
-  }
-  const bool changed = std::exchange(peers_changed_, false);
-  if (changed) Close(peers_.Update(Views()));
-  ConnectAnewToTheRejoined();
-  Connect();
-  if (changed) TellPeersIfNew();
-  for (auto& [id, router] : routers_) {
-    const bool new_view = router.view_version() != router.applied_version();
-    if (new_view && peers_.Tried(router.listed())) router.Apply(now_us_);
-  }
-}
-
-// The peer has let go of its endpoint to this worker, as it does of all when it was given up.
-void Memberships::ConnectAnewToTheRejoined() {
-  for (auto& [id, router] : routers_) {
-    for (const RouterMembership::Rejoined& rejoined : router.TakeRejoined()) {
-      if (AnotherListedIt(router, rejoined)) continue;
-      const std::optional<uint64_t> closed = peers_.Renew(rejoined.peer);
-      if (!closed.has_value()) continue;
-      Close({*closed});
-      TellRoutersOf(rejoined.peer);
-    }
-  }
-}
-
-// Since before `router` may have given the peer up. If that one has given it up meanwhile too, its
-// next view says so.
-bool Memberships::AnotherListedIt(const RouterMembership& router,
-                                  const RouterMembership::Rejoined& rejoined) const {
-  return AnotherRouter(router, [&](const RouterMembership& other) {
-    return other.ListedSinceUs(rejoined.peer) <= rejoined.held_until_us;
+  std::stable_sort(listed.begin(), listed.end(), [this](const auto* a, const auto* b) {
+    return arrivals_.at(a->instance) > arrivals_.at(b->instance);
   });
-}
-
-// A leaving worker opens no endpoint: most likely its peers have been told to stop too, and would
-// refuse it with many log lines. Routers are told that these endpoints are not open.
-void Memberships::Connect() {
-  std::vector<PeerWorker> missing = peers_.BeginConnecting(now_us_);
-  if (missing.empty()) return;
-  if (!stop_asked_) return Emit(ConnectPeers{std::move(missing)});
-  Covered<"worker: a worker that leaves connects to no peer">();
-  for (const PeerWorker& peer : missing) {
-    peers_.NotOpened(peer.instance, now_us_ + options_.times.heartbeat_us);
+  std::set<std::string> names;
+  std::vector<PeerWorker> members;
+  for (const PeerWorker* worker : listed) {
+    if (names.insert(worker->instance.id).second) members.push_back(*worker);
   }
+  return members;
 }
 
-std::vector<const RouterMembership*> Memberships::Views() const {
-  std::vector<const RouterMembership*> views;
-  for (const auto& [id, router] : routers_) views.push_back(&router);
-  return views;
-}
-
-void Memberships::TellPeersIfNew() {
-  std::vector<PeerWorker> known = peers_.Known();
-  if (known == told_) return;
-  told_ = std::move(known);
+void Memberships::KeepMembers() {
+  bool changed = false;
+  for (auto& [id, router] : routers_) changed = router.TakeChange() || changed;
+  if (changed) {
+    std::map<InstanceRef, uint64_t> arrivals;
+    for (const auto& [id, router] : routers_) {
+      for (const PeerWorker& worker : router.listed()) {
+        const auto known = arrivals_.find(worker.instance);
+        const uint64_t arrival = known == arrivals_.end() ? ++last_arrival_ : known->second;
+        arrivals.try_emplace(worker.instance, arrival);
+      }
+    }
+    arrivals_ = std::move(arrivals);
+  }
+  std::vector<PeerWorker> members = Members();
+  for (const auto& [id, router] : routers_) {
+    // Those of a worker that will leave have most likely been told to stop too.
+    if (stop_asked_) break;
+    for (const PeerWorker& peer : router.listed()) {
+      if (ConnectsTo(peer) && endpoints_.Begin(peer.instance) == Endpoints::Want::kNew) {
+        Connect(peer);
+      }
+    }
+  }
+  if (!connecting_.empty()) return Emit(ConnectPeers{std::exchange(connecting_, {})});
+  if (members == told_) return;
+  told_ = std::move(members);
   Emit(TellPeers{told_});
 }
 
-// ---- Connecting anew ----
+// ---- Endpoints ----
 
-// Since before `router` was heard last, or since the endpoints were opened anew. If it has given
-// the worker up meanwhile too, its next answer says so.
-bool Memberships::AnotherHeldIt(const RouterMembership& router) const {
-  return AnotherRouter(router, [&](const RouterMembership& other) {
-    return other.joined_us() <= std::max(router.taken_us(), renewed_us_);
-  });
+void Memberships::On(const PeersWanted& event) {
+  for (const InstanceRef& peer : event.peers) {
+    switch (endpoints_.Begin(peer)) {
+      case Endpoints::Want::kNew:
+        LookUp(peer);
+        break;
+      case Endpoints::Want::kStands:
+        Emit(PeerStands{peer, *endpoints_.Find(peer)});
+        break;
+      case Endpoints::Want::kRefused:
+        Emit(PeerUnreachable{peer});
+        break;
+      case Endpoints::Want::kUnderWay:
+        break;  // Answered with the first.
+    }
+  }
 }
 
-void Memberships::ConnectAnew() {
-  Covered<"worker: it was dead to its peers and connects anew">();
-  Close(peers_.Renew());
-  renewed_us_ = now_us_;
+const PeerWorker* Memberships::Listed(const InstanceRef& peer) const {
+  for (const auto& [id, router] : routers_) {
+    const auto& listed = router.listed();
+    const auto found = std::find_if(listed.begin(), listed.end(), [&peer](const PeerWorker& each) {
+      return each.instance == peer;
+    });
+    if (found != listed.end()) return &*found;
+  }
+  return nullptr;
 }
 
-void Memberships::Close(const std::vector<uint64_t>& endpoints) {
-  for (const uint64_t endpoint : endpoints) Emit(CloseEndpoint{endpoint});
-  if (!endpoints.empty()) Emit(EndpointsChanged{.lost = true});
+// Routers are asked one after the other, in the order in which they were found: who names a worker
+// has it from one of them.
+void Memberships::LookUp(const InstanceRef& peer) {
+  if (const PeerWorker* listed = Listed(peer)) return Connect(*listed);
+  for (auto router = routers_.upper_bound(endpoints_.AskedOf(peer)); router != routers_.end();
+       ++router) {
+    if (!router->second.answers()) continue;
+    endpoints_.Asked(peer, router->first);
+    return Emit(LookUpPeer{router->first, peer, RpcTimeoutUs()});
+  }
+  Covered<"worker: no router knows a peer">();
+  GiveUp(peer);
+}
+
+void Memberships::On(const PeerLookedUp& event) {
+  if (!endpoints_.Wanted(event.peer) || endpoints_.AskedOf(event.peer) != event.router) return;
+  if (event.found.ok() && event.found->instance == event.peer) return Connect(*event.found);
+  LookUp(event.peer);
+}
+
+void Memberships::Connect(const PeerWorker& peer) {
+  endpoints_.Asked(peer.instance, 0);
+  connecting_.push_back(peer);
+}
+
+void Memberships::GiveUp(const InstanceRef& peer) {
+  endpoints_.Failed(peer, now_us_ + options_.times.heartbeat_us);
+  Emit(PeerUnreachable{peer});
+}
+
+void Memberships::On(const PeersConnected& event) {
+  for (const auto& [peer, endpoint] : event.standing) {
+    endpoints_.Opened(peer, endpoint, now_us_);
+    Emit(PeerStands{peer.instance, *endpoints_.Find(peer.instance)});
+  }
+  for (const PeerWorker& peer : event.failed) GiveUp(peer.instance);
+}
+
+void Memberships::On(const PeerFailed& event) {
+  const auto peer = endpoints_.Died(event.endpoint, now_us_, options_.times.heartbeat_us);
+  if (!peer.has_value()) return;
+  Covered<"worker: an endpoint dies">();
+  Emit(PeerLost{*peer});
 }
 
 }  // namespace baton::worker

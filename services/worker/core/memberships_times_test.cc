@@ -86,62 +86,6 @@ TEST_F(MembershipsTest, ARouterThatNobodyNamesIsForgottenAGraceAfterItsLastWord)
   EXPECT_EQ(TickUntil([this] { return !forgotten_.empty(); }), heard_us + kGraceUs);
 }
 
-TEST_F(MembershipsTest, WhoIsKeptAfterARestartOfTheRouterIsGivenUpAfterAGrace) {
-  Router& a = Add("a:1", 11, {Stage("s0"), Stage("s1")});
-  a.interval_us = kOddIntervalUs;
-  Begin({"a:1"});
-  Pass(kSecond);
-  a.incarnation = 12;
-  SetView(a, {Stage("s0")});
-  Do(StatusChanged{});
-  const int64_t joined_us = now_us_;
-  ASSERT_EQ(a.registrations, 2);
-  ASSERT_EQ(open_, (Names{"s0/1", "s1/1"}));
-  EXPECT_EQ(TickUntil([this] { return open_.size() == 1; }), joined_us + kGraceUs);
-}
-
-TEST_F(MembershipsTest, WhatOnlyASilentRouterListsIsGivenUpExactlyAfterAGrace) {
-  for (const char* address : {"a:1", "b:1", "c:1"}) {
-    Add(address, static_cast<uint64_t>(address[0])).interval_us = kOddIntervalUs;
-  }
-  SetView(routers_["b:1"], {Stage("s0")});
-  Begin({"a:1", "b:1", "c:1"});
-  SetView(routers_["a:1"], {Stage("s1")});
-  Pass(20 * kSecond);
-  routers_["b:1"].up = false;
-  Pass(kSecond);
-  const int64_t heard_us = core_->Find(IdOf("b:1"))->heard_us();
-  routers_["a:1"].up = false;  // Silent for a shorter time, and found first.
-  EXPECT_EQ(TickUntil([this] { return open_ == Names{"s1/1"}; }), heard_us + kGraceUs);
-}
-
-// Whom it has not heard because it stood still itself answers as far as is known.
-TEST_F(MembershipsTest, AWorkerThatStoodStillGivesNobodyUp) {
-  Add("a:1", 11, {Stage("s0")});
-  Add("b:1", 22, {Stage("s0")});
-  Begin({"a:1", "b:1"});
-  Pass(10 * kSecond);
-  now_us_ += 10 * kSecond;
-  Do(MembershipTick{});
-  EXPECT_EQ(disconnects_, 0);
-  EXPECT_EQ(open_, (Names{"s0/1"}));
-}
-
-TEST_F(MembershipsTest, ARouterKnowsBetterOnceItHasHeldTheWorkerForAGrace) {
-  Add("a:1", 11, {Stage("s0")});
-  Add("b:1", 22).up = false;
-  routers_["b:1"].interval_us = kOddIntervalUs;
-  Begin({"a:1", "b:1"});
-  Pass(kSecond);
-  routers_["a:1"].up = false;
-  Pass(10 * kSecond);
-  routers_["b:1"].up = true;
-  TickUntil([this] { return core_->routers_joined() == 1; });
-  const int64_t joined_us = core_->Find(IdOf("b:1"))->joined_us();
-  ASSERT_EQ(open_.size(), 1u);
-  EXPECT_EQ(TickUntil([this] { return open_.empty(); }), joined_us + kGraceUs);
-}
-
 TEST_F(MembershipsTest, APeerIsTriedAgainAHeartbeatsTimeLater) {
   Add("a:1", 11, {Stage("s0")}).interval_us = kOddIntervalUs;
   unreachable_ = {"s0"};

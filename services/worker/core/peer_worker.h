@@ -1,4 +1,4 @@
-// What a worker needs to know of another one, as a router's view tells it.
+// What a worker needs to know of another one, as a router tells it.
 #ifndef SERVICES_WORKER_CORE_PEER_WORKER_H_
 #define SERVICES_WORKER_CORE_PEER_WORKER_H_
 
@@ -23,9 +23,6 @@ struct PeerWorker {
   std::string decode_id;          // Decode services of several processes only: which one it is of.
   TensorRank tensor_rank;         // Within its stage or decode service.
   uint32_t protocol_version = 0;  // The newest that it speaks.
-  // The version of the router's view with which it joined; another one when it was given up
-  // meanwhile and has joined again. 0: unknown. Versions of two routers have nothing in common.
-  uint64_t joined_version = 0;
 
   // What the members of its chain or decode service have in common.
   const std::string& group_id() const { return role == Role::kPrefill ? chain_id : decode_id; }

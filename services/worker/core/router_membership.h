@@ -1,6 +1,6 @@
-// A worker's membership at one router: when the next RPC is due, what the router's view lists and
-// which version of it has been applied. Views of one router mean nothing to another; what several
-// make together is Memberships' matter. Deterministic.
+// A worker's membership at one router: when the next RPC is due, and which members of the worker's
+// chain or decode service the router lists. Versions of one router mean nothing to another; what
+// several list together is Memberships' matter. Deterministic.
 //
 // JOINING -(registered)-> MEMBER -(the router does not know it any more)-> JOINING
 // JOINING -(the answer is of a router that another address leads to)-> ALIAS, which only asks again
@@ -9,7 +9,6 @@
 #define SERVICES_WORKER_CORE_ROUTER_MEMBERSHIP_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,9 +22,7 @@ namespace baton::worker {
 
 struct MembershipTimes {
   int64_t heartbeat_us = 500'000;
-  // After another registration, workers that were known and that the router does not list (yet) are
-  // kept for so long, unless another incarnation of theirs is listed: a router that has just
-  // started hears of its workers one by one, within the backoff of their registrations.
+  // A router that no source names is followed until it has been silent for so long.
   int64_t grace_us = 5'000'000;
   // Between asking a router that does not answer.
   int64_t first_backoff_us = 50'000;
@@ -39,7 +36,6 @@ class RouterMembership {
  public:
   enum class State { kJoining, kMember, kAlias };
   enum class Rpc { kRegister, kHeartbeat };
-  using Listed = std::map<InstanceRef, PeerWorker>;
 
   RouterMembership(std::string address, const MembershipTimes& times, int64_t now_us);
 
@@ -54,10 +50,8 @@ class RouterMembership {
   void IsAlias(uint64_t router_incarnation, int64_t now_us);
   // `for_good`: nothing that others do can change it.
   void Refused(const absl::Status& status, bool for_good, int64_t now_us);
-  // `workers` of a view of the same version as the one at hand mean nothing, and none came with the
-  // version that the heartbeat named. `own_joined_version`: of this worker in that view.
-  void HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> workers,
-                      uint64_t own_joined_version, int64_t now_us);
+  // `members`: none with the version that the heartbeat named.
+  void HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> members, int64_t now_us);
   // What the router says of a worker that told it that it drains.
   void DrainHeard(bool told, int needed_requests);
   // Nothing is said to this router any more: it has heard the last heartbeat, or holds nothing.
@@ -76,18 +70,8 @@ class RouterMembership {
   bool BeginWatch(int64_t now_us);
   void WatchEnded(int64_t now_us);
 
-  // ---- The view ----
-
-  // Every endpoint of the view has been tried: the router is told at once which stand.
-  void Apply(int64_t now_us);
-  // Takes the place of another address of the same router, view included.
-  void TakeOver(RouterMembership& other, int64_t now_us);
-  // Keeps what another address of this router listed, as after a registration of its own.
-  void Adopt(const RouterMembership& other, int64_t now_us);
-  // What it lists counts no more: the whole view is asked for at the next heartbeat.
-  void DropView();
-  // Gives up the kept whose time is over; true if there were any.
-  bool ExpireKept(int64_t now_us);
+  // Another address of the same router is its member's now.
+  void GiveUpFor(int64_t now_us);
 
   const std::string& address() const { return address_; }
   State state() const { return state_; }
@@ -106,36 +90,19 @@ class RouterMembership {
   bool told_of_drain() const { return told_of_drain_; }
   int needed_requests() const { return needed_requests_; }
   bool left() const { return left_; }
-  int64_t heard_us() const { return heard_us_; }    // Last; at first when it was created.
-  int64_t joined_us() const { return joined_us_; }  // Registered since; while a member.
-  // This life of the router has said since that it holds this worker no more.
-  bool forgotten() const { return forgotten_; }
-  // When the last RPC was sent that the router took: it held the worker then.
-  int64_t taken_us() const { return taken_us_; }
-  int64_t keep_until_us() const { return kept_.empty() ? kNeverUs : keep_until_us_; }
-  const Listed& listed() const { return listed_; }
-  const Listed& kept() const { return kept_; }
+  int64_t heard_us() const { return heard_us_; }  // Last; at first when it was created.
   uint64_t view_version() const { return view_version_; }
-  uint64_t applied_version() const { return applied_version_; }
-
-  // Whether `listed` or `kept` have changed since this was asked last.
-  bool TakeChange() { return std::exchange(view_changed_, false); }
-  // Who has been given up and has joined again since this was asked last, between two views that
-  // both list it, and after this worker had joined.
-  struct Rejoined {
-    InstanceRef peer;
-    int64_t held_until_us = 0;  // At least: the router was asked then, and had it still.
-  };
-  std::vector<Rejoined> TakeRejoined() { return std::exchange(rejoined_, {}); }
-  // Since when it is known to list this peer without a gap; kNeverUs: it doesn't.
-  int64_t ListedSinceUs(const InstanceRef& peer) const;
+  // What the router has listed last; it stays when the router does not answer, or starts anew.
+  const std::vector<PeerWorker>& listed() const { return listed_; }
+  // Whether that has changed since this was asked last.
+  bool TakeChange() { return std::exchange(changed_, false); }
 
   bool wanted = true;  // Some source names the address.
 
  private:
   void Answered(int64_t now_us);
   void Accepted();
-  void NoteRejoined(const Listed& fresh, uint64_t own_joined_version, int64_t now_us);
+  void DropMembers();
 
   const std::string address_;
   const MembershipTimes times_;
@@ -160,23 +127,13 @@ class RouterMembership {
   int64_t backoff_us_;
   int failures_ = 0;
   int64_t heard_us_;
-  int64_t joined_us_ = 0;
-  bool forgotten_ = false;
-  int64_t taken_us_ = 0;
 
   bool watching_ = false;
   int64_t watch_from_us_ = 0;  // The next may be opened.
 
-  Listed listed_;                                   // The last view that came.
-  Listed kept_;                                     // Not in it, and not given up yet.
-  std::map<InstanceRef, int64_t> listed_since_us_;  // For the peers in `listed_`.
-  std::vector<Rejoined> rejoined_;
-  int64_t keep_until_us_ = 0;
-  bool view_changed_ = false;
-  uint64_t view_version_ = 0;     // 0: none.
-  int64_t viewed_us_ = 0;         // When the router was last asked that still had this version.
-  uint64_t applied_version_ = 0;  // The last whose endpoints were tried.
-  uint64_t told_version_ = 0;     // That the last heartbeat named.
+  std::vector<PeerWorker> listed_;
+  bool changed_ = false;
+  uint64_t view_version_ = 0;  // 0: none.
 };
 
 }  // namespace baton::worker

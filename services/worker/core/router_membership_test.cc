@@ -1,4 +1,4 @@
-// One router's membership by itself: when what is due, and what of a view counts.
+// One router's membership by itself: when what is due, and what of its list counts.
 #include "services/worker/core/router_membership.h"
 
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ PeerWorker Worker(const std::string& id, uint64_t incarnation = 1) {
   worker.instance = {id, incarnation};
   return worker;
 }
-std::vector<std::string> Names(const RouterMembership::Listed& workers) {
+std::vector<std::string> Names(const std::vector<PeerWorker>& workers) {
   std::vector<std::string> names;
-  for (const auto& [instance, worker] : workers) names.push_back(instance.id);
+  for (const PeerWorker& worker : workers) names.push_back(worker.instance.id);
   return names;
 }
 
@@ -34,7 +34,7 @@ class RouterMembershipTest : public testing::Test {
   }
   void Beat(uint64_t version, const std::vector<PeerWorker>& workers = {}) {
     ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
-    router_.HeartbeatTaken(version, workers, 0, now_us_);
+    router_.HeartbeatTaken(version, workers, now_us_);
   }
   // Time until the next RPC.
   int64_t Wait() const { return router_.next_rpc_us() - now_us_; }
@@ -55,9 +55,8 @@ TEST_F(RouterMembershipTest, OneRpcIsOutAtATime) {
   router_.Registered(7, 0, now_us_);
   EXPECT_TRUE(router_.answers());
   EXPECT_EQ(router_.incarnation(), 7u);
-  EXPECT_EQ(router_.joined_us(), now_us_);
   EXPECT_EQ(router_.heard_us(), now_us_);
-  EXPECT_EQ(Wait(), 0) << "it asks for its view";
+  EXPECT_EQ(Wait(), 0) << "it asks for its members";
   Beat(1);
   EXPECT_EQ(Wait(), 500 * kMs);
   router_.Left();
@@ -105,12 +104,10 @@ TEST_F(RouterMembershipTest, FailuresAreAskedAgainLaterAndLater) {
   EXPECT_FALSE(router_.counts_for_drain());
 }
 
-TEST_F(RouterMembershipTest, AnotherRegistrationForgetsWhatTheFirstHadApplied) {
+TEST_F(RouterMembershipTest, AnotherRegistrationAsksForAllMembersAgain) {
   Join();
   Beat(9, {Worker("a")});
-  router_.Apply(now_us_);
   router_.DrainHeard(true, 3);
-  EXPECT_EQ(router_.applied_version(), 9u);
   EXPECT_EQ(router_.needed_requests(), 3);
   now_us_ += kSecond;
   router_.Unknown(now_us_);
@@ -118,33 +115,12 @@ TEST_F(RouterMembershipTest, AnotherRegistrationForgetsWhatTheFirstHadApplied) {
   EXPECT_EQ(Wait(), 0);
   Join(8);
   EXPECT_EQ(router_.view_version(), 0u);
-  EXPECT_EQ(router_.applied_version(), 0u);
+  EXPECT_EQ(Names(router_.listed()), std::vector<std::string>{"a"})
+      << "as long as nothing else is known";
   EXPECT_FALSE(router_.told_of_drain());
 }
 
-TEST_F(RouterMembershipTest, WhoWasListedIsKeptForAGraceAfterANewRegistration) {
-  Join();
-  Beat(9, {Worker("a"), Worker("b"), Worker("c")});
-  EXPECT_TRUE(router_.TakeChange());
-  EXPECT_FALSE(router_.TakeChange());
-  EXPECT_EQ(router_.keep_until_us(), kNeverUs);
-  now_us_ += kSecond;
-  router_.Unknown(now_us_);
-  Join(8);
-  Beat(1, {Worker("b", 2), Worker("c")});
-  EXPECT_TRUE(router_.TakeChange());
-  EXPECT_EQ(Names(router_.listed()), (std::vector<std::string>{"b", "c"}));
-  EXPECT_EQ(Names(router_.kept()), std::vector<std::string>{"a"}) << "b has another life";
-  EXPECT_EQ(router_.keep_until_us(), now_us_ + 5 * kSecond);
-  EXPECT_FALSE(router_.ExpireKept(now_us_ + 5 * kSecond - 1));
-  EXPECT_TRUE(router_.ExpireKept(now_us_ + 5 * kSecond));
-  EXPECT_TRUE(router_.TakeChange());
-  EXPECT_TRUE(router_.kept().empty());
-  EXPECT_FALSE(router_.ExpireKept(now_us_ + 6 * kSecond)) << "nothing is left";
-  EXPECT_FALSE(router_.TakeChange());
-}
-
-TEST_F(RouterMembershipTest, AViewOfTheSameVersionSaysNothing) {
+TEST_F(RouterMembershipTest, MembersOfTheSameVersionSayNothing) {
   Join();
   Beat(3, {Worker("a")});
   router_.TakeChange();
@@ -156,7 +132,6 @@ TEST_F(RouterMembershipTest, AViewOfTheSameVersionSaysNothing) {
   Beat(2, {Worker("b")});
   EXPECT_TRUE(router_.TakeChange());
   EXPECT_EQ(Names(router_.listed()), std::vector<std::string>{"b"});
-  EXPECT_TRUE(router_.kept().empty()) << "long after its registration nobody is kept";
 }
 
 TEST_F(RouterMembershipTest, NewsAreToldAtOnceButNotInABurst) {
@@ -174,7 +149,7 @@ TEST_F(RouterMembershipTest, NewsAreToldAtOnceButNotInABurst) {
   now_us_ += 100 * kMs;
   ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
   router_.News(now_us_);  // May have missed what is out.
-  router_.HeartbeatTaken(1, {}, 0, now_us_ + 4 * kMs);
+  router_.HeartbeatTaken(1, {}, now_us_ + 4 * kMs);
   EXPECT_EQ(Wait(), 10 * kMs);
   now_us_ = router_.next_rpc_us();
   Beat(1);
@@ -187,25 +162,8 @@ TEST_F(RouterMembershipTest, ARouterThatDoesNotAnswerHearsNoNewsEarly) {
   router_.Failed(now_us_);
   router_.News(now_us_ + 20 * kMs);
   EXPECT_EQ(Wait(), 50 * kMs);
-  router_.Apply(now_us_);
-  EXPECT_EQ(Wait(), 50 * kMs);
   router_.AskNow(now_us_);
   EXPECT_EQ(Wait(), 0);
-}
-
-TEST_F(RouterMembershipTest, AnAppliedViewIsToldAtOnce) {
-  Join();
-  Beat(4);
-  now_us_ += kMs;
-  router_.Apply(now_us_);
-  EXPECT_EQ(router_.applied_version(), 4u);
-  EXPECT_EQ(Wait(), 0);
-  ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
-  router_.Apply(now_us_);
-  router_.AskNow(now_us_ - kMs);
-  router_.HeartbeatTaken(4, {}, 0, now_us_ + 30 * kMs);
-  now_us_ += 30 * kMs;
-  EXPECT_EQ(Wait(), 0) << "the one that was out did not say it";
 }
 
 TEST_F(RouterMembershipTest, RefusalsAreAskedAgainAtTheRateOfHeartbeats) {
@@ -270,39 +228,17 @@ TEST_F(RouterMembershipTest, OneWatchStandsAndTheNextComesAnIntervalLater) {
   EXPECT_TRUE(router_.BeginWatch(now_us_)) << "of another registration";
 }
 
-TEST_F(RouterMembershipTest, AnotherAddressTakesThePlaceWithTheView) {
+TEST_F(RouterMembershipTest, WhoGivesItsPlaceToAnotherAddressListsNobody) {
   Join();
   Beat(4, {Worker("a")});
-  router_.Apply(now_us_);
-  RouterMembership other("r:2", {}, now_us_);
-  now_us_ += kSecond;
-  other.Registered(7, 0, now_us_);
-  other.TakeChange();
   router_.TakeChange();
-  other.TakeOver(router_, now_us_);
-  EXPECT_EQ(other.view_version(), 4u);
-  EXPECT_EQ(other.applied_version(), 4u);
-  EXPECT_EQ(other.joined_us(), now_us_ - kSecond) << "a member since then";
-  EXPECT_EQ(Names(other.listed()), std::vector<std::string>{"a"});
-  EXPECT_TRUE(other.TakeChange());
+  now_us_ += kSecond;
+  router_.GiveUpFor(now_us_);
   EXPECT_TRUE(router_.TakeChange());
   EXPECT_TRUE(router_.listed().empty());
-  EXPECT_EQ(router_.applied_version(), 0u);
+  EXPECT_EQ(router_.view_version(), 0u);
   EXPECT_EQ(router_.state(), State::kJoining);
   EXPECT_EQ(router_.asking_since_us(), now_us_);
-}
-
-TEST_F(RouterMembershipTest, WhatAnotherAddressListedIsKeptForAGrace) {
-  RouterMembership other("r:2", {}, now_us_);
-  other.Registered(7, 0, now_us_);
-  other.HeartbeatTaken(1, {Worker("a"), Worker("b")}, 0, now_us_);
-  Join();
-  Beat(4, {Worker("b", 2)});
-  router_.TakeChange();
-  router_.Adopt(other, now_us_);
-  EXPECT_TRUE(router_.TakeChange());
-  EXPECT_EQ(Names(router_.kept()), std::vector<std::string>{"a"});
-  EXPECT_EQ(router_.keep_until_us(), now_us_ + 5 * kSecond);
 }
 
 }  // namespace
