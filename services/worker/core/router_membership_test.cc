@@ -22,6 +22,7 @@ PeerWorker Worker(const std::string& id, uint64_t incarnation = 1) {
 }
 std::vector<std::string> Names(const std::vector<PeerWorker>& workers) {
   std::vector<std::string> names;
+  names.reserve(workers.size());
   for (const PeerWorker& worker : workers) names.push_back(worker.instance.id);
   return names;
 }
