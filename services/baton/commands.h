@@ -3,7 +3,6 @@
 #ifndef SERVICES_BATON_COMMANDS_H_
 #define SERVICES_BATON_COMMANDS_H_
 
-#include "absl/status/statusor.h"
 #include "common/config/options.h"
 #include "common/preflight/preflight.h"
 #include "services/baton/process.h"
@@ -13,16 +12,11 @@ namespace baton {
 // This machine with all that checks may ask of it, for those who load no libtorch themselves.
 Machine MachineForChecks();
 
-// What would end a command's children alike is said once, before there are any: what of the command
-// line means something else here and warnings on standard error, and what refuses.
-absl::StatusOr<PreflightReport> CheckedForChildren(const config::ParsedOptions& options);
-
 int RunRouterCommand(const config::ParsedOptions& options);
 int RunWorkerCommand(const config::ParsedOptions& options);
-// The workers of one node of a chain or a decode service, for options with --nnodes.
-int RunNodeCommand(const config::ParsedOptions& options, const char* self);
-// A cluster on this machine, of `serve` or `up`.
-int RunUpCommand(const config::ParsedOptions& options, const char* self);
+// Several processes: a cluster on this machine, of `serve` or `up`, or the workers of one node of a
+// chain or a decode service, for options with --nnodes.
+int RunLaunchCommand(const config::ParsedOptions& options, const char* self);
 int RunValidateCommand(const config::ParsedOptions& options);
 int RunDrainCommand(const config::ParsedOptions& options);
 int RunSimulateCommand(const config::ParsedOptions& options);

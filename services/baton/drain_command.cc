@@ -17,7 +17,6 @@
 #include "proto/baton/v1/cluster.grpc.pb.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
-#include "services/baton/secure_cluster.h"
 
 namespace baton {
 namespace {

@@ -65,11 +65,11 @@ int Run(const config::ParsedOptions& options, const char* self) {
     case config::Command::kRouter:
       return RunRouterCommand(options);
     case config::Command::kWorker:
-      if (config::IsNode(options.values)) return RunNodeCommand(options, self);
+      if (config::IsNode(options.values)) return RunLaunchCommand(options, self);
       return RunWorkerCommand(options);
     case config::Command::kServe:
     case config::Command::kUp:
-      return RunUpCommand(options, self);
+      return RunLaunchCommand(options, self);
     case config::Command::kValidate:
       return RunValidateCommand(options);
     case config::Command::kDrain:

@@ -1,11 +1,11 @@
-#include "services/baton/node_plan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/baton/launch_plan.h"
+#include "services/baton/launch_text.h"
 
 namespace baton {
 namespace {
@@ -29,22 +29,23 @@ config::ParsedOptions Parse(std::vector<std::string> args) {
 }
 
 // Free ports are 11000, 11001, ...
-absl::StatusOr<NodePlan> Plan(std::vector<std::string> args) {
+absl::StatusOr<LaunchPlan> Plan(std::vector<std::string> args) {
   int next = 11000;
-  return PlanNode(Parse(std::move(args)), {"--kv-cache-tokens=4096"},
-                  {"PATH=/bin", "BATON_NNODES=2"}, [&next](const std::string&) { return next++; });
+  return PlanLaunch(Parse(std::move(args)), {"--kv-cache-tokens=4096"},
+                    {"PATH=/bin", "BATON_NNODES=2"},
+                    [&next](const std::string&) { return next++; });
 }
 
 TEST(NodePlanTest, EveryRankOfTheNodeIsAWorkerThatKnowsItsPlace) {
   const auto plan = Plan({"--tp-size=2", "--nnodes=2", "--node-rank=1", "--page-size=16",
                           "--dist-init-addr=127.0.0.1:25000"});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(plan->group.names,
+  EXPECT_THAT(plan->groups[0].names,
               ElementsAre("prefill-127.0.0.1-25000-1-0", "prefill-127.0.0.1-25000-1-1"));
-  EXPECT_EQ(plan->group.name, "127.0.0.1-25000");
+  EXPECT_EQ(plan->groups[0].name, "127.0.0.1-25000");
   ASSERT_EQ(plan->children.size(), 2u);
   const ChildSpec& child = plan->children[1];
-  EXPECT_EQ(child.name, plan->group.names[1]);
+  EXPECT_EQ(child.name, plan->groups[0].names[1]);
   EXPECT_EQ(child.arguments[0], "worker");
   EXPECT_THAT(child.arguments,
               IsSupersetOf({"--disaggregation-mode=prefill", "--pp-size=2", "--tp-size=2",
@@ -63,7 +64,7 @@ TEST(NodePlanTest, EveryRankOfTheNodeIsAWorkerThatKnowsItsPlace) {
 TEST(NodePlanTest, ANodeOfAColocatedChain) {
   const auto plan = Plan({"--disaggregation-mode=null", "--nnodes=1", "--chain-id=c"});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(plan->group.names, ElementsAre("colocated-c-0", "colocated-c-1"));
+  EXPECT_THAT(plan->groups[0].names, ElementsAre("colocated-c-0", "colocated-c-1"));
   EXPECT_THAT(plan->children[1].arguments,
               IsSupersetOf({"--disaggregation-mode=null", "--chain-id=c", "--pp-rank=1"}));
   EXPECT_EQ(NodeText(Parse({"--disaggregation-mode=null", "--nnodes=1", "--chain-id=c"}).values),
@@ -108,11 +109,11 @@ TEST(NodePlanTest, ANodeOfADecodeServiceRunsItsRanks) {
   const auto parsed = config::ParseOptions(config::Command::kWorker, input);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   int next = 11000;
-  const auto plan = PlanNode(*parsed, {}, {}, [&next](const std::string&) { return next++; });
+  const auto plan = PlanLaunch(*parsed, {}, {}, [&next](const std::string&) { return next++; });
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(plan->group.names,
+  EXPECT_THAT(plan->groups[0].names,
               ElementsAre("decode-127.0.0.1-25001-2", "decode-127.0.0.1-25001-3"));
-  EXPECT_EQ(plan->group.unit, "ranks of this node");
+  EXPECT_EQ(plan->groups[0].unit, "ranks of this node");
   EXPECT_EQ(NodeText(parsed->values),
             "node 1 of 2: rank 2 to rank 3 of decode service 127.0.0.1-25001, 4 ranks");
   for (size_t i = 0; i < 2; ++i) {
@@ -134,7 +135,7 @@ TEST(NodePlanTest, NamesAndPortsThatAreGivenAreTheFirstWorkers) {
   const auto plan = Plan({"--nnodes=1", "--instance-id=rack-3", "--metrics-port=9100",
                           "--grpc-port=9200", "--chain-id=c"});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_THAT(plan->group.names, ElementsAre("rack-3-0", "rack-3-1"));
+  EXPECT_THAT(plan->groups[0].names, ElementsAre("rack-3-0", "rack-3-1"));
   EXPECT_EQ(plan->metrics_ports,
             (std::map<std::string, int>{{"rack-3-0", 9100}, {"rack-3-1", 9101}}));
   EXPECT_THAT(plan->children[1].arguments,
@@ -175,8 +176,8 @@ TEST(NodePlanTest, SaysWhatItIs) {
   EXPECT_EQ(text({"--nnodes=2", "--node-rank=0"}), "node 0 of 2: stage 0 of chain-0, 2 stages");
 
   const config::ParsedOptions options = Parse({"--nnodes=2", "--node-rank=1", "--chain-id=c"});
-  NodePlan plan;
-  plan.probe_host = "::1";
+  LaunchPlan plan;
+  plan.advertise_host = "::1";
   plan.places = {{1, 0}};
   plan.children = {{"prefill-c-1", {}, {}}};
   plan.metrics_ports = {{"prefill-c-1", 9100}};

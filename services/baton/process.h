@@ -1,5 +1,5 @@
 // What every long-running command does with its process: logging, limits, failpoints, signals, its
-// own addresses, exit codes.
+// own addresses, its proof of who it is, exit codes.
 #ifndef SERVICES_BATON_PROCESS_H_
 #define SERVICES_BATON_PROCESS_H_
 
@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/rpc/cluster_security.h"
 #include "proto/baton/v1/config.pb.h"
 
 namespace baton {
@@ -58,6 +60,16 @@ void BoundHeap(const HeapBounds& bounds);
 // worker, fills in advertise_host.
 // Says in the log what others will reach a listener on all addresses by.
 absl::Status ResolveAddresses(v1::Options& options, bool worker);
+
+// How this process proves to the others of its cluster who it is. Null: it does not, nor are others
+// asked. InvalidField for files that can't serve.
+absl::StatusOr<std::shared_ptr<const rpc::ClusterSecurity>> SecureCluster(
+    const v1::Options& options, rpc::PeerRole role);
+
+// The warning to log for a cluster listener on `host` (numeric). Empty: only this machine reaches
+// it, or callers are checked.
+std::string OpenListenerWarning(const std::string& host,
+                                const std::shared_ptr<const rpc::ClusterSecurity>& security);
 
 // While it lives, SIGINT and SIGTERM end the process at once with `exit_code`, after a line with
 // `why`.

@@ -11,10 +11,9 @@
 #include "common/base/status.h"
 #include "common/net/host.h"
 #include "common/preflight/preflight.h"
+#include "services/baton/child_pipes.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
-#include "services/baton/secure_cluster.h"
-#include "services/baton/start_report.h"
 #include "services/router/discovery/kubernetes_discovery.h"
 #include "services/router/router_service.h"
 

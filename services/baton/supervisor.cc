@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
-#include "services/baton/start_report.h"
+#include "services/baton/child_pipes.h"
 
 namespace baton {
 namespace {
@@ -82,7 +82,7 @@ void Supervisor::Add(ChildSpec spec) {
   children_.push_back(std::move(child));
 }
 
-absl::Status Supervisor::Run(const StartWatch& watch, const std::function<void()>& on_ready) {
+absl::Status Supervisor::Run(const SupervisorWatch& watch) {
   size_t name_width = 0;
   std::vector<std::string> names;
   for (const Child& child : children_) {
@@ -93,26 +93,27 @@ absl::Status Supervisor::Run(const StartWatch& watch, const std::function<void()
   core_.emplace(limits_, std::move(names));
   result_.reset();
   Perform(core_->Begin(NowUs()));
-  bool stopping = false;  // On a signal.
   while (!result_.has_value()) {
     const bool asked = WaitForEvents();
     for (size_t index = 0; index < children_.size(); ++index) ReadReport(index, watch);
     Reap(watch);
     if (asked) Perform(core_->OnStopSignal(NowUs()));
-    stopping = stopping || asked;
-    const bool ready = core_->starting() && watch.ready();
-    if (watch.news && !stopping) Print(watch.news());
-    if (core_->starting()) {
-      if (ready) {
-        core_->OnReady();
-        on_ready();
-      } else {
-        core_->OnWaiting(watch.waiting_for());
-      }
-    }
+    stopping_ = stopping_ || asked;
+    if (!stopping_) AskForNews(watch);
     Perform(core_->OnTime(NowUs()));
   }
   return *result_;
+}
+
+void Supervisor::AskForNews(const SupervisorWatch& watch) {
+  StartNews news = watch.news();
+  Print(news.lines);
+  if (!core_->starting()) return;
+  if (news.started) {
+    core_->OnReady();
+  } else {
+    core_->OnWaiting(std::move(news.waiting_for));
+  }
 }
 
 void Supervisor::Perform(const SupervisorActions& actions) {
@@ -207,7 +208,7 @@ void Supervisor::Print(const std::vector<std::string>& lines) {
 }
 
 // A report is one write of a few bytes, which a pipe keeps together.
-void Supervisor::ReadReport(size_t index, const StartWatch& watch) {
+void Supervisor::ReadReport(size_t index, const SupervisorWatch& watch) {
   Child& child = children_[index];
   char buffer[64];
   const ssize_t got = child.report_fd < 0 ? -1 : read(child.report_fd, buffer, sizeof(buffer));
@@ -233,7 +234,7 @@ void Supervisor::ReadOutput(Child& child) {
   }
 }
 
-void Supervisor::Reap(const StartWatch& watch) {
+void Supervisor::Reap(const SupervisorWatch& watch) {
   for (size_t index = 0; index < children_.size(); ++index) {
     Child& child = children_[index];
     int status = 0;

@@ -5,13 +5,14 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "services/baton/child_output.h"
+#include "services/baton/child_pipes.h"
 #include "services/baton/supervisor_core.h"
 
 namespace baton {
@@ -22,14 +23,17 @@ struct ChildSpec {
   std::vector<std::string> environment;  // NAME=value, complete.
 };
 
-// Whether what the children make up is ready. Asked about every 20 ms until it is; answers at once.
-struct StartWatch {
-  std::function<bool()> ready;
-  std::function<std::string()> waiting_for;  // For people.
-  // Lines for people that have come up since it was asked last; asked until a signal, after the
-  // start once a second. May be null.
-  std::function<std::vector<std::string>()> news;
-  // A child of that name says that it listens, as this incarnation (start_report.h); 0: it has
+// How far what the children make up has come.
+struct StartNews {
+  bool started = false;            // From now on a child that dies is started again.
+  std::string waiting_for;         // For people.
+  std::vector<std::string> lines;  // For people: what has come up since it was asked last.
+};
+
+struct SupervisorWatch {
+  // Answers at once. Asked every 20 ms until it has started, then once a second.
+  std::function<StartNews()> news;
+  // A child of that name says that it listens, as this incarnation (child_pipes.h); 0: it has
   // ended. May be null.
   std::function<void(const std::string& name, uint64_t incarnation)> on_incarnation;
 };
@@ -46,8 +50,8 @@ class Supervisor {
   void Add(ChildSpec spec);
 
   // Starts all children and serves them until SIGINT or SIGTERM (OK), or until one of them can't
-  // be helped (its reason); calls `on_ready` once when `watch` says so. No child is left on return.
-  absl::Status Run(const StartWatch& watch, const std::function<void()>& on_ready);
+  // be helped (its reason). No child is left on return.
+  absl::Status Run(const SupervisorWatch& watch);
 
  private:
   struct Child {
@@ -61,9 +65,10 @@ class Supervisor {
   void Perform(const SupervisorActions& actions);
   absl::Status Start(size_t index);
   void TermAll() const;
-  void Reap(const StartWatch& watch);
+  void AskForNews(const SupervisorWatch& watch);
+  void Reap(const SupervisorWatch& watch);
   void ReadOutput(Child& child);
-  void ReadReport(size_t index, const StartWatch& watch);
+  void ReadReport(size_t index, const SupervisorWatch& watch);
   static void Print(const std::vector<std::string>& lines);
   bool WaitForEvents();  // True when asked to stop.
 
@@ -72,6 +77,7 @@ class Supervisor {
   std::vector<Child> children_;
   std::optional<SupervisorCore> core_;
   std::optional<absl::Status> result_;
+  bool stopping_ = false;  // On a signal.
   int signal_fd_ = -1;
   pid_t group_ = 0;  // The children's process group; 0 until the first one is started.
 };

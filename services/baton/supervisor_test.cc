@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/baton/start_report.h"
+#include "services/baton/child_pipes.h"
 
 namespace baton {
 namespace {
@@ -33,8 +33,17 @@ class SupervisorTest : public testing::Test {
     return {
         name, {"-c", script}, {"PATH=/usr/bin:/bin", absl::StrCat("DIR=", directory_.string())}};
   }
-  static StartWatch ReadyWhen(std::function<bool()> ready) {
-    return {std::move(ready), [] { return std::string(); }};
+  // `then` is called as soon as it has started.
+  static SupervisorWatch ReadyWhen(
+      std::function<bool()> ready, std::function<void()> then = [] {}) {
+    return {[ready = std::move(ready), then = std::move(then), started = false]() mutable {
+              if (!started && ready()) {
+                started = true;
+                then();
+              }
+              return StartNews{.started = started};
+            },
+            nullptr};
   }
   bool Exists(const std::string& file) const { return std::filesystem::exists(directory_ / file); }
 
@@ -45,7 +54,7 @@ TEST_F(SupervisorTest, AChildThatDiesWhileStartingUpEndsAllWithItsReason) {
   Supervisor supervisor("/bin/sh", {});
   supervisor.Add(Shell("good", "sleep 60"));
   supervisor.Add(Shell("bad", "echo 'baton worker: no such model' >&2; exit 3"));
-  const absl::Status status = supervisor.Run(ReadyWhen([] { return false; }), [] {});
+  const absl::Status status = supervisor.Run(ReadyWhen([] { return false; }));
   EXPECT_EQ(status.message(),
             "bad ended with exit code 3 before the cluster was ready: no such model");
 }
@@ -53,7 +62,7 @@ TEST_F(SupervisorTest, AChildThatDiesWhileStartingUpEndsAllWithItsReason) {
 TEST_F(SupervisorTest, AnExecutableThatIsNotThereEndsAll) {
   Supervisor supervisor("/absent/baton", {});
   supervisor.Add(Shell("child", ""));
-  const absl::Status status = supervisor.Run(ReadyWhen([] { return false; }), [] {});
+  const absl::Status status = supervisor.Run(ReadyWhen([] { return false; }));
   EXPECT_EQ(status.message(), "child ended with exit code 127 before the cluster was ready");
 }
 
@@ -68,12 +77,13 @@ TEST_F(SupervisorTest, AFollowerStartsWhenItsLeaderListens) {
   supervisor.Add(Shell("follower",
                        "[ -e $DIR/leader ] || exit 1; touch $DIR/follower; "
                        "while true; do sleep 0.05; done"));
-  StartWatch watch = ReadyWhen([this] { return Exists("follower"); });
+  SupervisorWatch watch =
+      ReadyWhen([this] { return Exists("follower"); }, [] { kill(getpid(), SIGTERM); });
   std::vector<std::string> heard;
   watch.on_incarnation = [&](const std::string& name, uint64_t incarnation) {
     heard.push_back(absl::StrCat(name, " ", incarnation));
   };
-  const absl::Status status = supervisor.Run(watch, [] { kill(getpid(), SIGTERM); });
+  const absl::Status status = supervisor.Run(watch);
   EXPECT_TRUE(status.ok()) << status;
   ASSERT_FALSE(heard.empty());
   EXPECT_EQ(heard[0], "router 17");
@@ -88,7 +98,7 @@ TEST_F(SupervisorTest, StopsChildrenWithSigtermWhenAsked) {
                        "trap 'touch $DIR/stopped; exit 0' TERM; touch $DIR/up; "
                        "while true; do sleep 0.05; done"));
   const absl::Status status =
-      supervisor.Run(ReadyWhen([this] { return Exists("up"); }), [] { kill(getpid(), SIGTERM); });
+      supervisor.Run(ReadyWhen([this] { return Exists("up"); }, [] { kill(getpid(), SIGTERM); }));
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(Exists("stopped"));
 }
@@ -99,7 +109,7 @@ TEST_F(SupervisorTest, KillsAChildThatDoesNotStop) {
   Supervisor supervisor("/bin/sh", limits);
   supervisor.Add(Shell("deaf", "trap '' TERM; touch $DIR/up; while true; do sleep 0.05; done"));
   const absl::Status status =
-      supervisor.Run(ReadyWhen([this] { return Exists("up"); }), [] { kill(getpid(), SIGTERM); });
+      supervisor.Run(ReadyWhen([this] { return Exists("up"); }, [] { kill(getpid(), SIGTERM); }));
   EXPECT_TRUE(status.ok()) << status;
 }
 
@@ -112,7 +122,7 @@ TEST_F(SupervisorTest, ASecondSignalKills) {
                                             "' TERM; touch $DIR/up; "
                                             "while true; do sleep 0.05; done")));
   const absl::Status status =
-      supervisor.Run(ReadyWhen([this] { return Exists("up"); }), [] { kill(getpid(), SIGINT); });
+      supervisor.Run(ReadyWhen([this] { return Exists("up"); }, [] { kill(getpid(), SIGINT); }));
   EXPECT_EQ(status.message(), "killed on a second signal");
 }
 
@@ -123,9 +133,8 @@ TEST_F(SupervisorTest, StartsAChildAgainThatDiesLater) {
       "child", absl::StrCat("if [ -e $DIR/once ]; then touch $DIR/twice; kill -TERM ", getpid(),
                             "; sleep 60; fi; touch $DIR/once; "
                             "while [ ! -e $DIR/ready ]; do sleep 0.05; done; exit 1")));
-  const absl::Status status = supervisor.Run(ReadyWhen([this] { return Exists("once"); }), [this] {
-    std::ofstream(directory_ / "ready") << "yes";
-  });
+  const absl::Status status = supervisor.Run(ReadyWhen(
+      [this] { return Exists("once"); }, [this] { std::ofstream(directory_ / "ready") << "yes"; }));
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_TRUE(Exists("twice"));
 }

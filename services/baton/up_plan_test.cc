@@ -1,9 +1,9 @@
-#include "services/baton/up_plan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+
+#include "services/baton/launch_plan.h"
 
 namespace baton {
 namespace {
@@ -23,13 +23,13 @@ config::ParsedOptions Parse(std::vector<std::string> args) {
 }
 
 // Free ports are 11000, 11001, ...
-absl::StatusOr<UpPlan> Plan(std::vector<std::string> args) {
+absl::StatusOr<LaunchPlan> Plan(std::vector<std::string> args) {
   int next = 11000;
-  return PlanUp(Parse(std::move(args)), {"--kv-cache-tokens=4096"}, {"PATH=/bin", "BATON_PORT=1"},
-                [&next](const std::string&) { return next++; });
+  return PlanLaunch(Parse(std::move(args)), {"--kv-cache-tokens=4096"},
+                    {"PATH=/bin", "BATON_PORT=1"}, [&next](const std::string&) { return next++; });
 }
 
-const ChildSpec& Child(const UpPlan& plan, const std::string& name) {
+const ChildSpec& Child(const LaunchPlan& plan, const std::string& name) {
   for (const ChildSpec& child : plan.children) {
     if (child.name == name) return child;
   }
@@ -171,9 +171,9 @@ TEST(UpPlanTest, EveryWorkerIsCountedInOneGroup) {
 TEST(UpPlanTest, MetricsPortsAreFixed) {
   const auto open = Plan({"--port=0", "--grpc-port=0", "--cluster-port=0"});
   ASSERT_TRUE(open.ok()) << open.status();
-  EXPECT_EQ(open->http_port, 11000);
-  EXPECT_EQ(open->grpc_port, 11001);
-  EXPECT_EQ(open->cluster_port, 11002);
+  EXPECT_EQ(open->router->http_port, 11000);
+  EXPECT_EQ(open->router->grpc_port, 11001);
+  EXPECT_EQ(open->router->cluster_port, 11002);
   EXPECT_EQ(open->metrics_ports,
             (std::map<std::string, int>{{"prefill-0-0", 11003}, {"decode-0", 11004}}));
   EXPECT_THAT(Child(*open, "decode-0").arguments, Contains("--metrics-port=11004"));
@@ -195,7 +195,7 @@ TEST(UpPlanTest, PortsThatCannotBeAreNamed) {
 TEST(UpPlanTest, WhoListensEverywhereRegistersWhatOthersReach) {
   const auto plan = Plan({"--host=0.0.0.0"});
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->listen_host, "0.0.0.0");
+  EXPECT_EQ(plan->ports[0].host, "0.0.0.0");
   EXPECT_EQ(plan->local_host, "127.0.0.1");
   EXPECT_NE(plan->advertise_host, "0.0.0.0");
   const std::vector<std::string>& decode = Child(*plan, "decode-0").arguments;

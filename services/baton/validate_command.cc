@@ -12,7 +12,7 @@
 #include "common/preflight/preflight.h"
 #include "services/baton/chunk_report.h"
 #include "services/baton/commands.h"
-#include "services/baton/node_plan.h"
+#include "services/baton/launch_text.h"
 
 namespace baton {
 namespace {

@@ -22,7 +22,6 @@
 #include "common/preflight/preflight.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"
-#include "services/baton/secure_cluster.h"
 #include "services/baton/worker_runtime.h"
 #include "services/decode/decode_service.h"
 #include "services/prefill/prefill_service.h"

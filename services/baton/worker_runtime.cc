@@ -25,7 +25,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
-#include "services/baton/start_report.h"
+#include "services/baton/child_pipes.h"
 #include "services/worker/core/drain.h"
 
 namespace baton {

@@ -1,9 +1,15 @@
-#include "services/baton/child_output.h"
+#include "services/baton/child_pipes.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
@@ -14,7 +20,36 @@ constexpr size_t kLineLimit = size_t{16} * 1024;
 // The name stands behind date, time and level.
 constexpr size_t kLogHeadBytes = 32;
 
+// A value that was inherited by mistake names some other file.
+bool IsPipe(int fd) {
+  struct stat about {};
+  return fstat(fd, &about) == 0 && S_ISFIFO(about.st_mode);
+}
+
 }  // namespace
+
+std::string ListeningText(uint64_t incarnation) {
+  return absl::StrCat("listening ", incarnation, "\n");
+}
+
+std::optional<uint64_t> ParseListening(absl::string_view text) {
+  uint64_t incarnation = 0;
+  if (!absl::ConsumePrefix(&text, "listening ") || !absl::ConsumeSuffix(&text, "\n") ||
+      !absl::SimpleAtoi(text, &incarnation) || incarnation == 0) {
+    return std::nullopt;
+  }
+  return incarnation;
+}
+
+void ReportListening(uint64_t incarnation) {
+  const char* const variable = std::getenv(kReportVariable);
+  int fd = -1;
+  if (variable == nullptr || !absl::SimpleAtoi(variable, &fd) || !IsPipe(fd)) return;
+  const std::string text = ListeningText(incarnation);
+  // An empty pipe has room for it, and a supervisor that has gone needs no report.
+  (void)!write(fd, text.data(), text.size());
+  close(fd);
+}
 
 ChildOutput::ChildOutput(std::string name, size_t name_width)
     : name_(std::move(name)), name_width_(name_width) {}
