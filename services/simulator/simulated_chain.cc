@@ -4,8 +4,6 @@
 #include <utility>
 #include <variant>
 
-#include "common/base/status.h"
-
 namespace baton::simulator {
 namespace {
 
@@ -226,17 +224,6 @@ ChainRecord SimulatedChain::TakeRecord() {
     record_.stages[stage].times = places_[stage]->core.times();
   }
   return record_;
-}
-
-absl::Status SimulatedChain::CheckInvariants() const {
-  BATON_RETURN_IF_ERROR(planner_.CheckInvariants());
-  for (const auto& place : places_) BATON_RETURN_IF_ERROR(place->core.CheckInvariants());
-  return absl::OkStatus();
-}
-
-bool SimulatedChain::AtRest() const {
-  return planner_.AtRest() && std::all_of(places_.begin(), places_.end(),
-                                          [](const auto& place) { return place->core.AtRest(); });
 }
 
 }  // namespace baton::simulator

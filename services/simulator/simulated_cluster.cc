@@ -11,11 +11,7 @@
 #include "services/router/core/prefix_keys.h"
 
 namespace baton::simulator {
-namespace {
-
-constexpr int64_t kSettlesUs = 60'000'000;
-
-}  // namespace
+namespace {}  // namespace
 
 SimulatedCluster::SimulatedCluster(const ClusterShape& shape, const Workload& workload,
                                    const TimelineWindow& timeline, Witness witness)
@@ -286,22 +282,6 @@ RunRecord SimulatedCluster::TakeRecord() {
   for (const auto& decode : decode_services_) record_.decodes.push_back(decode->TakeRecord());
   record_.end_us = time_.now_us();
   return record_;
-}
-
-absl::Status SimulatedCluster::Settle() {
-  const int64_t until_us = time_.now_us() + kSettlesUs;
-  while (time_.now_us() < until_us && time_.queue.Step()) {
-  }
-  for (const auto& chain : chains_) {
-    BATON_RETURN_IF_ERROR(chain->CheckInvariants());
-    if (!chain->AtRest()) return absl::InternalError("a chain holds something");
-  }
-  for (const auto& decode : decode_services_) {
-    BATON_RETURN_IF_ERROR(decode->CheckInvariants());
-    if (!decode->AtRest()) return absl::InternalError("a decode service holds something");
-  }
-  BATON_RETURN_IF_ERROR(router_.CheckInvariants());
-  return router_.AtRest() ? absl::OkStatus() : absl::InternalError("the router holds something");
 }
 
 }  // namespace baton::simulator

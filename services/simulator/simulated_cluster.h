@@ -39,7 +39,8 @@ class SimulatedCluster {
   // events.
   absl::StatusOr<RunRecord> Run();
 
-  // Lets messages under way arrive, then checks that nothing is held (for tests). After Run.
+  // For tests (testing/settle.cc), after Run: lets messages under way arrive, then checks that
+  // nothing is held.
   absl::Status Settle();
 
   static constexpr uint64_t kEventsMax = uint64_t{1} << 32;

@@ -5,7 +5,6 @@
 #include <variant>
 
 #include "common/base/check.h"
-#include "common/base/status.h"
 
 namespace baton::simulator {
 namespace {
@@ -168,11 +167,6 @@ void SimulatedDecode::BeginCompute() {
     if (!submitted_.empty()) BeginCompute();
     HandleStage(done);
   });
-}
-
-absl::Status SimulatedDecode::CheckInvariants() const {
-  BATON_RETURN_IF_ERROR(planner_.CheckInvariants());
-  return stage_.CheckInvariants();
 }
 
 }  // namespace baton::simulator

@@ -343,8 +343,8 @@ class ChainPlanner {
   const BlockPool* pool() const;           // nullptr: the chain is down.
   bool draining() const;
   DrainCounts drain_counts() const;
-  absl::Status CheckInvariants() const;
   bool AtRest() const;
+  absl::Status CheckInvariants() const;  // For tests; defined in testing/.
 
  private:
   struct State;

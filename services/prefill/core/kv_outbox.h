@@ -137,7 +137,7 @@ class KvOutbox {
   void Forget(uint64_t attempt_id);
 
   bool AtRest() const { return sends_.empty() && messages_.empty(); }
-  absl::Status CheckInvariants() const;
+  absl::Status CheckInvariants() const;  // For tests; defined in testing/.
 
  private:
   // What of a send goes to one of decode's processes.

@@ -253,35 +253,4 @@ const char* ChainPlanner::State::WhatItAwaits(const Request& request) const {
              : "while waiting for the prompt's KV";
 }
 
-absl::Status ChainPlanner::State::CheckGrants() const {
-  if (limits.granting.id.empty()) return absl::OkStatus();
-  size_t held = 0;
-  for (const auto& [attempt_id, request] : requests) {
-    held += request.grant.has_value() ? 1 : 0;
-    const bool granted = request.open && !request.writers.empty() && !request.ending();
-    if (granted && (!request.grant.has_value() || request.grant->revoked || request.told)) {
-      return absl::InternalError(
-          absl::StrCat("I4: attempt ", attempt_id, " awaits KV without a grant"));
-    }
-    if (!request.grant.has_value()) continue;
-    const auto found = grants.find(request.grant->generation);
-    if (found == grants.end() || found->second != attempt_id) {
-      return absl::InternalError(absl::StrCat("I4: attempt ", attempt_id, " and generation ",
-                                              request.grant->generation,
-                                              " don't belong to each other"));
-    }
-    if (request.drawn() > 0 && !request.grant->not_committed.none()) {
-      return absl::InternalError(
-          absl::StrCat("I3: attempt ", attempt_id, " has a token before its commit"));
-    }
-  }
-  if (held == grants.size() &&
-      held + free_slots.size() == static_cast<size_t>(limits.max_open_requests)) {
-    return absl::OkStatus();
-  }
-  return absl::InternalError(absl::StrCat("I1: ", held, " grants, ", grants.size(), " are known, ",
-                                          free_slots.size(), " slots free of ",
-                                          limits.max_open_requests));
-}
-
 }  // namespace baton::prefill

@@ -189,10 +189,4 @@ void ChainPlanner::State::EndDrain(int64_t now_us) {
   }
 }
 
-absl::Status ChainPlanner::State::CheckDrain() const {
-  if (!draining || arrived == arrived_before_drain) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("a draining chain has accepted ", arrived - arrived_before_drain, " requests"));
-}
-
 }  // namespace baton::prefill

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/coverage.h"
 #include "common/base/random.h"
@@ -110,29 +109,6 @@ void ChainPlanner::State::Admit(uint64_t attempt_id, Plan& plan, int64_t now_us)
   plan.opens.push_back({attempt_id, request.ticket, request.pages,
                         request.ticket.has_value() ? 0 : request.prompt_tokens,
                         request.planned_tokens, request.text});
-}
-
-absl::Status ChainPlanner::State::CheckQueue() const {
-  const auto sooner = [this](uint64_t one, uint64_t two) {
-    return requests.at(one).turn < requests.at(two).turn;
-  };
-  const auto granted = static_cast<size_t>(std::count_if(
-      queue.begin(), queue.end(), [this](uint64_t attempt_id) { return IsGranted(attempt_id); }));
-  if (queue.size() != waiting_by_size.size() + granted ||
-      !std::is_sorted(queue.begin(), queue.end(), sooner)) {
-    return absl::InternalError(absl::StrCat(queue.size(), " requests wait in the order of turns, ",
-                                            waiting_by_size.size(), " in that of their size"));
-  }
-  if (!std::is_sorted(open.begin(), open.end(), sooner)) {
-    return absl::InternalError("open requests are not in the order of turns");
-  }
-  // Counted in tokens, the next page of a prompt costs at most a page. Counted in time it may cost
-  // more: a prompt with a longer prefix than the leader's costs more per token, and the credit is
-  // in an earlier leader's tokens.
-  const bool below_most =
-      limits.chunk_rule == ChunkRule::kOptimal || shared_credit <= limits.page_size;
-  if (shared_credit >= 0 && below_most) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("a credit of ", shared_credit, " tokens"));
 }
 
 }  // namespace baton::prefill

@@ -209,7 +209,6 @@ struct ChainPlanner::State {
   // planner_progress.cc
   absl::Status RefuseToBegin();
   void EndDrain(int64_t now_us);
-  absl::Status CheckDrain() const;
 
   // The stages have been told all of it.
   bool ToldInFull(const Request& request) const {
@@ -228,7 +227,6 @@ struct ChainPlanner::State {
   bool MayOvertake(uint64_t attempt_id) const;
   void Open(uint64_t attempt_id, int64_t now_us);
   void Admit(uint64_t attempt_id, Plan& plan, int64_t now_us);
-  absl::Status CheckQueue() const;
 
   // planner_cache.cc
   void On(const FlushCache& event, int64_t now_us);
@@ -245,7 +243,6 @@ struct ChainPlanner::State {
   void On(const MemberGranted& event, int64_t now_us);
   void On(const KvHeard& event, int64_t now_us);
   void BeginGrants(const ChainUp& event);
-  absl::Status CheckGrants() const;
   void AdmitGrants(int64_t now_us);
   bool GrantNext(int64_t now_us);
   void GiveTicket(uint64_t attempt_id, Request& request);
@@ -323,7 +320,6 @@ struct ChainPlanner::State {
     return PagesFor(AdmissionTokens(requests.at(attempt_id)));
   }
   uint64_t DoneEverywhere() const { return *std::min_element(done.begin(), done.end()); }
-  absl::Status CheckPages() const;
 
   // planner_progress.cc
   void KeepFitsFor(const ChainUp& event);

@@ -194,10 +194,10 @@ class Stage {
   const StageTimes& times() const;
 
   StageDoing doing() const;
-  bool Quiet() const;      // Nothing computing or being sent: a new epoch may begin.
-  bool AtRest() const;     // Quiet, and no open request or plan.
-  int held_pages() const;  // By requests not forgotten yet.
-  absl::Status CheckInvariants() const;
+  bool Quiet() const;                    // Nothing computing or being sent: a new epoch may begin.
+  bool AtRest() const;                   // Quiet, and no open request or plan.
+  int held_pages() const;                // By requests not forgotten yet.
+  absl::Status CheckInvariants() const;  // For tests; defined in testing/.
 
  private:
   struct State;

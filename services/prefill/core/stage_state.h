@@ -1,5 +1,4 @@
-// What a stage holds; private to stage.cc (plans and computing), stage_transfers.cc and
-// stage_invariants.cc.
+// What a stage holds; private to stage.cc (plans and computing) and stage_transfers.cc.
 #ifndef SERVICES_PREFILL_CORE_STAGE_STATE_H_
 #define SERVICES_PREFILL_CORE_STAGE_STATE_H_
 
@@ -93,8 +92,6 @@ struct Stage::State {
   void ApplyAborts(const Plan& plan);
   RunCompute Compose(const HeldPlan& held, int64_t now_us) const;
   int WithExecutor() const;
-  absl::Status CheckBuffers() const;
-  absl::Status CheckTurns() const;
   void PassActivations();
 
   absl::Status CheckResult(const Plan& plan, const ComputeFinished& event) const;
@@ -105,7 +102,6 @@ struct Stage::State {
   std::optional<SendKv> SendUpTo(int end_token, uint64_t attempt_id, Request& request);
   void ReleaseKv();
   void DropKv(uint64_t attempt_id, Request& request);
-  absl::Status CheckKv() const;
   uint64_t NewSend(uint64_t attempt_id, Request& request);
   void CloseIfSent(uint64_t attempt_id);
 
