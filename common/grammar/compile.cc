@@ -6,9 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/strings.h"
-#include "common/grammar/ebnf.h"
-#include "common/grammar/json_schema.h"
-#include "common/grammar/regex.h"
+#include "common/grammar/notations.h"
 #include "common/grammar/state_table.h"
 #include "common/grammar/utf8_ranges.h"
 

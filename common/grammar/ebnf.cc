@@ -1,4 +1,3 @@
-#include "common/grammar/ebnf.h"
 
 #include <algorithm>
 #include <map>
@@ -10,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/strings.h"
-#include "common/grammar/json_schema.h"
+#include "common/grammar/notations.h"
 #include "common/grammar/utf8_ranges.h"
 
 namespace baton::grammar {

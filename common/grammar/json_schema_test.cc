@@ -1,11 +1,10 @@
-#include "common/grammar/json_schema.h"
-
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "common/grammar/match_text.h"
+#include "common/grammar/notations.h"
 
 namespace baton::grammar {
 namespace {

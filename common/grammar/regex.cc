@@ -1,5 +1,3 @@
-#include "common/grammar/regex.h"
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -8,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/grammar/notations.h"
 #include "common/grammar/utf8_ranges.h"
 
 namespace baton::grammar {

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/strings.h"
-#include "common/grammar/json_schema.h"
+#include "common/grammar/notations.h"
 
 namespace baton::grammar {
 namespace {

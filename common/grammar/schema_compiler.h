@@ -3,6 +3,7 @@
 #ifndef COMMON_GRAMMAR_SCHEMA_COMPILER_H_
 #define COMMON_GRAMMAR_SCHEMA_COMPILER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -13,14 +14,43 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/strings.h"
 #include "common/grammar/argument_rules.h"
 #include "common/grammar/grammar.h"
 #include "common/grammar/json_rules.h"
 #include "common/grammar/json_tree.h"
-#include "common/grammar/schema_place.h"
 #include "common/grammar/schema_view.h"
 
 namespace baton::grammar {
+
+enum class Spelling {
+  kJson,
+  kArguments,  // An object's members as ArgumentRules writes them.
+  kBareText,   // A string without quotes, as ArgumentRules writes it.
+};
+
+struct SchemaPlace {
+  static constexpr size_t kMaxShownKey = 64;
+
+  std::string path;  // For messages; empty: the document itself.
+  int depth = 0;
+  Spelling spelling = Spelling::kJson;
+
+  // A schema of the same value; `key` names it, unless it is empty.
+  SchemaPlace Way(std::string_view key) const { return {PathOf(key), depth + 1, spelling}; }
+  // The schema of a part of the value.
+  SchemaPlace Part(std::string_view key, Spelling of = Spelling::kJson) const {
+    return {PathOf(key), depth + 1, of};
+  }
+  std::string PathOf(std::string_view key) const {
+    if (key.empty()) return path;
+    return path.empty() ? std::string(key.substr(0, kMaxShownKey))
+                        : Concat(path, ".", key.substr(0, kMaxShownKey));
+  }
+  absl::Status Wrong(std::string_view what) const {
+    return absl::InvalidArgumentError(path.empty() ? std::string(what) : Concat(path, ": ", what));
+  }
+};
 
 // For one document, which must outlive it. One thread.
 class SchemaCompiler {

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/base/strings.h"
-#include "common/grammar/regex.h"
+#include "common/grammar/notations.h"
 #include "common/grammar/schema_compiler.h"
 
 namespace baton::grammar {

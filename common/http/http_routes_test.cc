@@ -1,6 +1,6 @@
-#include "common/http/http_routes.h"
-
 #include <gtest/gtest.h>
+
+#include "common/http/http_handler.h"
 
 namespace baton {
 namespace {

@@ -1,10 +1,9 @@
-#include "common/preflight/device_plan.h"
-
 #include <algorithm>
 #include <map>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/preflight/memory_plan.h"
 
 namespace baton {
 namespace {

@@ -21,7 +21,6 @@
 #include "common/config/options.h"
 #include "common/model/model_config.h"
 #include "common/preflight/chunk_costs.h"
-#include "common/preflight/device_plan.h"
 #include "common/preflight/finding.h"
 #include "common/preflight/gpus.h"
 #include "common/preflight/machine.h"

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/http/http_routes.h"
+#include "common/http/http_handler.h"
 #include "common/http/http_server.h"
 #include "common/telemetry/metrics.h"
 

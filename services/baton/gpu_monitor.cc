@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/preflight/nvml.h"
+#include "common/preflight/gpus.h"
 
 namespace baton {
 namespace {

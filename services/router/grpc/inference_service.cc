@@ -66,42 +66,47 @@ void InferenceService::Begin(const std::shared_ptr<Call>& call,
   call->Begin(taken);
 }
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
-    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+template <typename Request>
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Stream(
+    grpc::CallbackServerContext* context, const Request* request) {
   const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
   if (!allowed.ok()) return new RefusedStream(allowed);
   const auto stream = GenerateStream::Open(gateway_);
   Begin(stream, context, request);
   return stream.get();
+}
+
+template <typename Request>
+grpc::ServerUnaryReactor* InferenceService::Whole(grpc::CallbackServerContext* context,
+                                                  const Request* request,
+                                                  v1::WholeAnswer* response) {
+  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
+  if (!allowed.ok()) return Refuse(context, allowed);
+  const auto call = WholeAnswerCall::Open(gateway_, response);
+  Begin(call, context, request);
+  return call.get();
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  return Stream(context, request);
 }
 
 grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerContext* context,
                                                          const v1::GenerateRequest* request,
                                                          v1::WholeAnswer* response) {
-  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
-  if (!allowed.ok()) return Refuse(context, allowed);
-  const auto call = WholeAnswerCall::Open(gateway_, response);
-  Begin(call, context, request);
-  return call.get();
+  return Whole(context, request, response);
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Chat(
     grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
-  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
-  if (!allowed.ok()) return new RefusedStream(allowed);
-  const auto stream = GenerateStream::Open(gateway_);
-  Begin(stream, context, request);
-  return stream.get();
+  return Stream(context, request);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ChatOnce(grpc::CallbackServerContext* context,
                                                      const v1::ChatRequest* request,
                                                      v1::WholeAnswer* response) {
-  const grpc::Status allowed = CheckAuthorization(*context, *api_keys_);
-  if (!allowed.ok()) return Refuse(context, allowed);
-  const auto call = WholeAnswerCall::Open(gateway_, response);
-  Begin(call, context, request);
-  return call.get();
+  return Whole(context, request, response);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* context,

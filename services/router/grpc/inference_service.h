@@ -59,6 +59,13 @@ class InferenceService : public v1::Inference::CallbackService {
   // Runs `read` on a thread of the pool. RESOURCE_EXHAUSTED, and `read` is dropped, while too much
   // waits. `slow`: it may compile a grammar.
   absl::Status Read(size_t bytes, bool slow, std::function<void()> read);
+  // The answers of Generate and Chat, as they come and whole.
+  template <typename Request>
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Stream(grpc::CallbackServerContext* context,
+                                                         const Request* request);
+  template <typename Request>
+  grpc::ServerUnaryReactor* Whole(grpc::CallbackServerContext* context, const Request* request,
+                                  v1::WholeAnswer* response);
   template <typename Call, typename Request>
   void Begin(const std::shared_ptr<Call>& call, grpc::CallbackServerContext* context,
              const Request* request);

@@ -1,16 +1,13 @@
-#include "services/router/http/agent_endpoints.h"
-
 #include <ctime>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "services/router/http/messages_answer.h"
-#include "services/router/http/messages_request.h"
+#include "services/router/http/endpoints.h"
+#include "services/router/http/messages.h"
 #include "services/router/http/request_span.h"
 #include "services/router/http/respond.h"
-#include "services/router/http/responses_answer.h"
-#include "services/router/http/responses_request.h"
+#include "services/router/http/responses.h"
 #include "services/router/validate.h"
 
 namespace baton::router {

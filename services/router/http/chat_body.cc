@@ -175,4 +175,65 @@ absl::StatusOr<OpenAiRequest> ChatBody::Parse(Endpoint endpoint, UnknownFields u
   return request;
 }
 
+absl::StatusOr<FrontRequest> FrontReader::Finish(Endpoint endpoint, std::string_view timeout,
+                                                 Json given) {
+  FrontRequest request;
+  BATON_ASSIGN_OR_RETURN(request.chat,
+                         chat_.Parse(endpoint, unknown_, timeout, std::move(warnings_)));
+  request.renames = std::move(chat_.renames());
+  request.given = std::move(given);
+  return request;
+}
+
+absl::StatusOr<std::optional<Fields>> FrontReader::Object(const Fields& owner, const char* name,
+                                                          const FieldTable& table) {
+  const Json* value = owner.Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_object()) return owner.Wrong(name, "an object");
+  const Fields object(*value, absl::StrCat(owner.Path(name), "."));
+  BATON_RETURN_IF_ERROR(CheckFields(object, table, unknown_, warnings_));
+  return object;
+}
+
+absl::Status FrontReader::ReadTools(const ToolForm& form) {
+  const Json* tools = fields_.Find("tools");
+  if (tools == nullptr) return absl::OkStatus();
+  if (!tools->is_array()) return fields_.Wrong("tools", "a list of tools");
+  for (size_t i = 0; i < tools->size(); ++i) {
+    BATON_RETURN_IF_ERROR(ReadTool(form, (*tools)[i], i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FrontReader::ReadTool(const ToolForm& form, const Json& tool, size_t number) {
+  const std::string path = absl::StrCat("tools[", number, "]");
+  if (!tool.is_object()) return InvalidField(path, "must be an object");
+  const Fields fields(tool, path + ".");
+  std::string type = form.type;
+  if (form.names_type || fields.Find("type") != nullptr) {
+    BATON_ASSIGN_OR_RETURN(type, RequiredString(fields, "type"));
+  }
+  if (type != form.type) {
+    return InvalidField(
+        fields.Path("type"),
+        absl::StrCat("\"", type.substr(0, 64), "\" is not supported: no tool runs here, so only ",
+                     form.only));
+  }
+  BATON_RETURN_IF_ERROR(CheckFields(fields, form.fields, unknown_, warnings_));
+  const Json* schema = fields.Find(form.schema);
+  std::string text;
+  if (schema != nullptr && schema->is_object()) {
+    const jinja::Value& ordered = ordered_.Find("tools")->items()[number];
+    BATON_ASSIGN_OR_RETURN(text, JsonAsWritten(*ordered.dict().Find(form.schema)));
+  } else if (schema != nullptr || form.needs_schema) {
+    return fields.Wrong(form.schema, "a JSON schema, which is an object");
+  }
+  Json function = Json::object();
+  for (const char* name : {"name", "description", "strict"}) {
+    if (const Json* value = fields.Find(name)) function[name] = *value;
+  }
+  chat_.Offer(std::move(function), text, path, form.schema);
+  return absl::OkStatus();
+}
+
 }  // namespace baton::router

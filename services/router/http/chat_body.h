@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -95,6 +96,43 @@ struct FrontRequest {
   OpenAiRequest chat;
   FieldRenames renames;
   Json given;  // The client's body.
+};
+
+// How a protocol writes a tool.
+struct ToolForm {
+  const FieldTable& fields;
+  const char* type;         // The only kind that is known: functions of the client's own.
+  bool names_type = false;  // It has to; else what says no type is of that kind.
+  const char* only;         // Which tools are taken, for messages.
+  const char* schema;       // The field of its schema.
+  bool needs_schema = false;
+};
+
+// Reads the body of one request of another protocol into a chat: what its fronts have in common.
+class FrontReader {
+ public:
+  // `ordered`: the body's members that hold schemas, keys in the client's order. All outlive it.
+  FrontReader(const Fields& fields, const jinja::Value& ordered, UnknownFields unknown)
+      : fields_(fields), ordered_(ordered.dict()), unknown_(unknown) {}
+
+  // What the body has come to; `given` is the body.
+  absl::StatusOr<FrontRequest> Finish(Endpoint endpoint, std::string_view timeout, Json given);
+
+ protected:
+  // The object `name`, if it is there, with fields that the table has.
+  absl::StatusOr<std::optional<Fields>> Object(const Fields& owner, const char* name,
+                                               const FieldTable& table);
+  // The field "tools".
+  absl::Status ReadTools(const ToolForm& form);
+
+  const Fields& fields_;
+  const jinja::Dict& ordered_;
+  const UnknownFields unknown_;
+  ChatBody chat_;
+  std::vector<std::string> warnings_;
+
+ private:
+  absl::Status ReadTool(const ToolForm& form, const Json& tool, size_t number);
 };
 
 }  // namespace baton::router

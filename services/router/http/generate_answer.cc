@@ -1,11 +1,10 @@
-#include "services/router/http/generate_answer.h"
-
 #include <algorithm>
 #include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "services/router/http/generate.h"
 #include "services/router/http/json_input.h"
 #include "services/router/http/respond.h"
 

@@ -1,5 +1,3 @@
-#include "services/router/http/generate_request.h"
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/tokenizer/chat/jinja/json.h"
 #include "services/router/http/chat_body.h"
+#include "services/router/http/generate.h"
 #include "services/router/http/json_input.h"
 #include "services/router/http/openai_answer.h"
 #include "services/router/http/request_prompt.h"

@@ -1,11 +1,10 @@
-#include "services/router/http/info_endpoints.h"
-
 #include <algorithm>
 #include <ctime>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "services/router/http/endpoints.h"
 #include "services/router/http/openai_format.h"
 #include "services/router/http/respond.h"
 #include "services/router/validate.h"

@@ -1,5 +1,3 @@
-#include "services/router/http/messages_answer.h"
-
 #include <span>
 #include <string_view>
 #include <utility>
@@ -9,6 +7,7 @@
 #include "common/base/status.h"
 #include "services/router/core/context_overflow.h"
 #include "services/router/core/rate_limits.h"
+#include "services/router/http/messages.h"
 #include "services/router/http/respond.h"
 
 namespace baton::router {

@@ -1,10 +1,9 @@
-#include "services/router/http/messages_blocks.h"
-
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "services/router/http/messages.h"
 
 namespace baton::router {
 namespace {

@@ -1,5 +1,3 @@
-#include "services/router/http/messages_request.h"
-
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/tokenizer/chat/jinja/json.h"
-#include "services/router/http/messages_blocks.h"
+#include "services/router/http/messages.h"
 #include "services/router/http/request_sampling.h"
 
 namespace baton::router {
@@ -60,87 +58,45 @@ const FieldTable& AnthropicToolFields() {
 }
 
 // Reads the body of one request.
-class MessagesReader {
+class MessagesReader : public FrontReader {
  public:
-  MessagesReader(const Fields& fields, const jinja::Value& ordered, UnknownFields unknown)
-      : fields_(fields), ordered_(ordered.dict()), unknown_(unknown) {}
+  using FrontReader::FrontReader;
 
   absl::Status Read(bool counts) {
-    BATON_RETURN_IF_ERROR(CheckFields(fields_, MessagesFields(), unknown_, warnings));
-    BATON_RETURN_IF_ERROR(AddSystem(fields_, unknown_, warnings, chat));
+    BATON_RETURN_IF_ERROR(CheckFields(fields_, MessagesFields(), unknown_, warnings_));
+    BATON_RETURN_IF_ERROR(AddSystem(fields_, unknown_, warnings_, chat_));
     if (fields_.Find("messages") == nullptr || !fields_.Find("messages")->is_array()) {
       return fields_.Wrong("messages", "a non-empty list of messages");
     }
     BATON_RETURN_IF_ERROR(
-        AddMessages(fields_, *ordered_.Find("messages"), unknown_, warnings, chat));
-    chat.Copy(fields_, SharedSamplingNames());
-    chat.Copy(fields_,
-              {"model", "stream", "max_tokens", "timeout", "cache_salt", "priority", "request_id"});
+        AddMessages(fields_, *ordered_.Find("messages"), unknown_, warnings_, chat_));
+    chat_.Copy(fields_, SharedSamplingNames());
+    chat_.Copy(fields_, {"model", "stream", "max_tokens", "timeout", "cache_salt", "priority",
+                         "request_id"});
     if (!counts && fields_.Find("max_tokens") == nullptr) {
       return InvalidField("max_tokens", "is required");
     }
     if (const Json* stop = fields_.Find("stop_sequences")) {
       if (!stop->is_array()) return fields_.Wrong("stop_sequences", "a list of strings");
-      chat.Set("stop", *stop, "stop_sequences");
+      chat_.Set("stop", *stop, "stop_sequences");
     }
-    BATON_RETURN_IF_ERROR(ReadTools());
+    BATON_RETURN_IF_ERROR(ReadTools({.fields = AnthropicToolFields(),
+                                     .type = "custom",
+                                     .only = "tools of the client's own (custom) are",
+                                     .schema = "input_schema",
+                                     .needs_schema = true}));
     BATON_RETURN_IF_ERROR(ReadToolChoice());
     BATON_RETURN_IF_ERROR(ReadThinking());
     return ReadOutputConfig();
   }
 
-  ChatBody chat;
-  std::vector<std::string> warnings;
-
  private:
-  // The object `name`, if it is there, with fields that the table has.
-  absl::StatusOr<std::optional<Fields>> Object(const char* name, const FieldTable& table) {
-    const Json* value = fields_.Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_object()) return fields_.Wrong(name, "an object");
-    const Fields object(*value, absl::StrCat(name, "."));
-    BATON_RETURN_IF_ERROR(CheckFields(object, table, unknown_, warnings));
-    return object;
-  }
-
-  absl::Status ReadTools() {
-    const Json* tools = fields_.Find("tools");
-    if (tools == nullptr) return absl::OkStatus();
-    if (!tools->is_array()) return fields_.Wrong("tools", "a list of tools");
-    for (size_t i = 0; i < tools->size(); ++i) {
-      const std::string path = absl::StrCat("tools[", i, "]");
-      const Json& tool = (*tools)[i];
-      if (!tool.is_object()) return InvalidField(path, "must be an object");
-      const Fields fields(tool, path + ".");
-      BATON_ASSIGN_OR_RETURN(const auto type, fields.String("type"));
-      if (type.value_or("custom") != "custom") {
-        return InvalidField(fields.Path("type"),
-                            absl::StrCat("\"", type->substr(0, 64),
-                                         "\" is not supported: no tool runs here, so only tools of "
-                                         "the client's own (custom) are"));
-      }
-      BATON_RETURN_IF_ERROR(CheckFields(fields, AnthropicToolFields(), unknown_, warnings));
-      const Json* schema = fields.Find("input_schema");
-      if (schema == nullptr || !schema->is_object()) {
-        return fields.Wrong("input_schema", "a JSON schema, which is an object");
-      }
-      const jinja::Value& ordered = ordered_.Find("tools")->items()[i];
-      BATON_ASSIGN_OR_RETURN(std::string text, JsonAsWritten(*ordered.dict().Find("input_schema")));
-      Json function = Json::object();
-      for (const char* name : {"name", "description", "strict"}) {
-        if (const Json* value = fields.Find(name)) function[name] = *value;
-      }
-      chat.Offer(std::move(function), text, path, "input_schema");
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status ReadToolChoice() {
-    BATON_ASSIGN_OR_RETURN(const auto choice, Object("tool_choice", ToolChoiceFields()));
+    BATON_ASSIGN_OR_RETURN(const auto choice, Object(fields_, "tool_choice", ToolChoiceFields()));
     if (!choice.has_value()) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(const auto single, choice->Bool("disable_parallel_tool_use"));
     if (single.value_or(false)) {
-      chat.Set("parallel_tool_calls", false, "tool_choice.disable_parallel_tool_use");
+      chat_.Set("parallel_tool_calls", false, "tool_choice.disable_parallel_tool_use");
     }
     BATON_ASSIGN_OR_RETURN(const auto given, choice->String("type"));
     const std::string type = given.value_or("");
@@ -149,10 +105,10 @@ class MessagesReader {
       return InvalidField("tool_choice.name", "is given if type is tool, and only then");
     }
     if (type == "tool") {
-      chat.Set("tool_choice", {{"type", "function"}, {"function", {{"name", *name}}}},
-               "tool_choice");
+      chat_.Set("tool_choice", {{"type", "function"}, {"function", {{"name", *name}}}},
+                "tool_choice");
     } else if (type == "auto" || type == "none" || type == "any") {
-      chat.Set("tool_choice", type == "any" ? "required" : type, "tool_choice");
+      chat_.Set("tool_choice", type == "any" ? "required" : type, "tool_choice");
     } else {
       return choice->Wrong("type", "auto, any, tool or none");
     }
@@ -162,7 +118,7 @@ class MessagesReader {
   // Without it a model that can think does not, as Anthropic's. Templates know the switch by two
   // names, and some know a budget.
   absl::Status ReadThinking() {
-    BATON_ASSIGN_OR_RETURN(const auto config, Object("thinking", ThinkingConfigFields()));
+    BATON_ASSIGN_OR_RETURN(const auto config, Object(fields_, "thinking", ThinkingConfigFields()));
     bool thinks = false;
     bool shown = true;
     Json variables = Json::object();
@@ -181,7 +137,7 @@ class MessagesReader {
       BATON_RETURN_IF_ERROR(CheckBudget(budget));
       if (budget.has_value()) {
         variables["thinking_budget"] = *budget;
-        chat.Set("thinking_token_budget", *budget, "thinking.budget_tokens");
+        chat_.Set("thinking_token_budget", *budget, "thinking.budget_tokens");
       }
     }
     variables["enable_thinking"] = variables["thinking"] = thinks;
@@ -189,8 +145,8 @@ class MessagesReader {
       if (!given->is_object()) return fields_.Wrong("chat_template_kwargs", "an object");
       variables.update(*given);
     }
-    chat.Set("chat_template_kwargs", variables, "chat_template_kwargs");
-    chat.Set("include_reasoning", thinks && shown, "thinking");
+    chat_.Set("chat_template_kwargs", variables, "chat_template_kwargs");
+    chat_.Set("include_reasoning", thinks && shown, "thinking");
     return absl::OkStatus();
   }
 
@@ -203,48 +159,42 @@ class MessagesReader {
   }
 
   absl::Status ReadOutputConfig() {
-    BATON_ASSIGN_OR_RETURN(const auto config, Object("output_config", OutputConfigFields()));
+    BATON_ASSIGN_OR_RETURN(const auto config,
+                           Object(fields_, "output_config", OutputConfigFields()));
     if (!config.has_value()) return absl::OkStatus();
     if (const Json* effort = config->Find("effort")) {
-      chat.Set("reasoning_effort", *effort, "output_config.effort");
+      chat_.Set("reasoning_effort", *effort, "output_config.effort");
     }
     const Json* format = config->Find("format");
     if (format == nullptr) return absl::OkStatus();
     if (!format->is_object()) return config->Wrong("format", "an object");
     const Fields fields(*format, "output_config.format.");
-    BATON_RETURN_IF_ERROR(CheckFields(fields, FormatFields(), unknown_, warnings));
+    BATON_RETURN_IF_ERROR(CheckFields(fields, FormatFields(), unknown_, warnings_));
     BATON_ASSIGN_OR_RETURN(const auto type, fields.String("type"));
     if (type != "json_schema") return fields.Wrong("type", "json_schema");
     const Json* schema = fields.Find("schema");
     if (schema == nullptr || !schema->is_object()) return fields.Wrong("schema", "an object");
     const jinja::Value& ordered = *ordered_.Find("output_config")->dict().Find("format");
     BATON_ASSIGN_OR_RETURN(const std::string text, JsonAsWritten(*ordered.dict().Find("schema")));
-    chat.SetSchema(absl::StrCat("{\"name\": \"answer\", \"strict\": true, \"schema\": ", text, "}"),
-                   "output_config.format");
+    chat_.SetSchema(
+        absl::StrCat("{\"name\": \"answer\", \"strict\": true, \"schema\": ", text, "}"),
+        "output_config.format");
     return absl::OkStatus();
   }
-
-  const Fields& fields_;
-  const jinja::Dict& ordered_;
-  const UnknownFields unknown_;
 };
 
 }  // namespace
 
 absl::StatusOr<FrontRequest> ParseMessagesRequest(std::string_view body, UnknownFields unknown,
                                                   std::string_view timeout, bool counts) {
-  FrontRequest request;
-  BATON_ASSIGN_OR_RETURN(request.given, ParseObject(body));
+  BATON_ASSIGN_OR_RETURN(Json given, ParseObject(body));
   BATON_ASSIGN_OR_RETURN(
       const jinja::Value ordered,
       jinja::ParseJsonValue(body, jinja::Origin::kClient, {"messages", "tools", "output_config"}));
-  const Fields fields(request.given);
+  const Fields fields(given);
   MessagesReader reader(fields, ordered, unknown);
   BATON_RETURN_IF_ERROR(reader.Read(counts));
-  BATON_ASSIGN_OR_RETURN(request.chat, reader.chat.Parse(Endpoint::kMessages, unknown, timeout,
-                                                         std::move(reader.warnings)));
-  request.renames = std::move(reader.chat.renames());
-  return request;
+  return reader.Finish(Endpoint::kMessages, timeout, std::move(given));
 }
 
 }  // namespace baton::router

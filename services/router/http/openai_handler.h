@@ -7,16 +7,13 @@
 #include <string>
 
 #include "common/http/http_handler.h"
-#include "common/http/http_routes.h"
 #include "common/secrets/secret_set.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/router/gateway.h"
-#include "services/router/http/agent_endpoints.h"
 #include "services/router/http/answer_group.h"
-#include "services/router/http/info_endpoints.h"
+#include "services/router/http/endpoints.h"
 #include "services/router/http/request_fields.h"
 #include "services/router/http/respond.h"
-#include "services/router/http/tool_endpoints.h"
 
 namespace baton::router {
 

@@ -1,5 +1,3 @@
-#include "services/router/http/responses_answer.h"
-
 #include <span>
 #include <string_view>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "common/base/status.h"
 #include "services/router/http/openai_format.h"
 #include "services/router/http/respond.h"
+#include "services/router/http/responses.h"
 
 namespace baton::router {
 namespace {

@@ -1,10 +1,9 @@
-#include "services/router/http/responses_items.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "services/router/http/responses.h"
 
 namespace baton::router {
 namespace {

@@ -1,5 +1,3 @@
-#include "services/router/http/responses_request.h"
-
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,7 +7,7 @@
 #include "common/base/status.h"
 #include "common/tokenizer/chat/jinja/json.h"
 #include "services/router/http/request_sampling.h"
-#include "services/router/http/responses_items.h"
+#include "services/router/http/responses.h"
 
 namespace baton::router {
 namespace {
@@ -73,98 +71,51 @@ const FieldTable& NamedToolFields() {
 }
 
 // Reads the body of one request.
-class ResponsesReader {
+class ResponsesReader : public FrontReader {
  public:
-  ResponsesReader(const Fields& fields, const jinja::Value& ordered, UnknownFields unknown)
-      : fields_(fields), ordered_(ordered.dict()), unknown_(unknown) {}
+  using FrontReader::FrontReader;
 
   absl::Status Read() {
-    BATON_RETURN_IF_ERROR(CheckFields(fields_, ResponsesFields(), unknown_, warnings));
+    BATON_RETURN_IF_ERROR(CheckFields(fields_, ResponsesFields(), unknown_, warnings_));
     BATON_ASSIGN_OR_RETURN(auto instructions, fields_.String("instructions"));
     if (instructions.has_value()) {
-      chat.Begin("system", "instructions");
-      chat.Say(*std::move(instructions));
+      chat_.Begin("system", "instructions");
+      chat_.Say(*std::move(instructions));
     }
-    chat.renames().Add("messages", "input");
-    BATON_RETURN_IF_ERROR(AddInput(fields_, unknown_, warnings, chat));
-    chat.Copy(fields_, SharedSamplingNames());
-    chat.Copy(fields_, {"model", "stream", "timeout", "cache_salt", "priority", "request_id",
-                        "chat_template_kwargs", "parallel_tool_calls"});
+    chat_.renames().Add("messages", "input");
+    BATON_RETURN_IF_ERROR(AddInput(fields_, unknown_, warnings_, chat_));
+    chat_.Copy(fields_, SharedSamplingNames());
+    chat_.Copy(fields_, {"model", "stream", "timeout", "cache_salt", "priority", "request_id",
+                         "chat_template_kwargs", "parallel_tool_calls"});
     if (const Json* limit = fields_.Find("max_output_tokens")) {
-      chat.Set("max_completion_tokens", *limit, "max_output_tokens");
+      chat_.Set("max_completion_tokens", *limit, "max_output_tokens");
     }
     BATON_RETURN_IF_ERROR(ReadInclude());
-    BATON_RETURN_IF_ERROR(ReadTools());
+    BATON_RETURN_IF_ERROR(ReadTools({.fields = ResponsesToolFields(),
+                                     .type = "function",
+                                     .names_type = true,
+                                     .only = "functions of the client's are",
+                                     .schema = "parameters"}));
     BATON_RETURN_IF_ERROR(ReadToolChoice());
     BATON_ASSIGN_OR_RETURN(const auto reasoning, Object(fields_, "reasoning", ReasoningFields()));
     if (reasoning.has_value() && reasoning->Find("effort") != nullptr) {
-      chat.Set("reasoning_effort", *reasoning->Find("effort"), "reasoning.effort");
+      chat_.Set("reasoning_effort", *reasoning->Find("effort"), "reasoning.effort");
     }
     return ReadText();
   }
 
-  ChatBody chat;
-  std::vector<std::string> warnings;
-
  private:
-  // The object `name`, if it is there, with fields that the table has.
-  absl::StatusOr<std::optional<Fields>> Object(const Fields& owner, const char* name,
-                                               const FieldTable& table) {
-    const Json* value = owner.Find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_object()) return owner.Wrong(name, "an object");
-    const Fields object(*value, absl::StrCat(owner.Path(name), "."));
-    BATON_RETURN_IF_ERROR(CheckFields(object, table, unknown_, warnings));
-    return object;
-  }
-
   // Most of it is of tools that do not run here. Reasoning is told as it is, never encrypted. Who
   // asks for alternatives wants the log-probabilities too.
   absl::Status ReadInclude() {
     BATON_ASSIGN_OR_RETURN(const auto names, fields_.Strings("include"));
     for (const std::string& name : names.value_or(std::vector<std::string>())) {
-      if (name == "message.output_text.logprobs") chat.Set("logprobs", true, "include");
+      if (name == "message.output_text.logprobs") chat_.Set("logprobs", true, "include");
     }
     BATON_ASSIGN_OR_RETURN(const auto top, fields_.Integer("top_logprobs"));
     if (top.value_or(0) == 0) return absl::OkStatus();
-    chat.Set("logprobs", true, "include");
-    chat.Set("top_logprobs", *top, "top_logprobs");
-    return absl::OkStatus();
-  }
-
-  absl::Status ReadTools() {
-    const Json* tools = fields_.Find("tools");
-    if (tools == nullptr) return absl::OkStatus();
-    if (!tools->is_array()) return fields_.Wrong("tools", "a list of tools");
-    for (size_t i = 0; i < tools->size(); ++i) {
-      const std::string path = absl::StrCat("tools[", i, "]");
-      const Json& tool = (*tools)[i];
-      if (!tool.is_object()) return InvalidField(path, "must be an object");
-      const Fields fields(tool, path + ".");
-      const absl::StatusOr<std::string> type = RequiredString(fields, "type");
-      BATON_RETURN_IF_ERROR(type.status());
-      if (*type != "function") {
-        return InvalidField(
-            fields.Path("type"),
-            absl::StrCat("\"", type->substr(0, 64),
-                         "\" is not supported: no tool runs here, so only functions "
-                         "of the client's are"));
-      }
-      BATON_RETURN_IF_ERROR(CheckFields(fields, ResponsesToolFields(), unknown_, warnings));
-      std::string schema;
-      if (const Json* parameters = fields.Find("parameters")) {
-        if (!parameters->is_object()) {
-          return fields.Wrong("parameters", "a JSON schema, which is an object");
-        }
-        const jinja::Value& ordered = ordered_.Find("tools")->items()[i];
-        BATON_ASSIGN_OR_RETURN(schema, JsonAsWritten(*ordered.dict().Find("parameters")));
-      }
-      Json function = Json::object();
-      for (const char* name : {"name", "description", "strict"}) {
-        if (const Json* value = fields.Find(name)) function[name] = *value;
-      }
-      chat.Offer(std::move(function), schema, path, "parameters");
-    }
+    chat_.Set("logprobs", true, "include");
+    chat_.Set("top_logprobs", *top, "top_logprobs");
     return absl::OkStatus();
   }
 
@@ -172,7 +123,7 @@ class ResponsesReader {
     const Json* choice = fields_.Find("tool_choice");
     if (choice == nullptr) return absl::OkStatus();
     if (!choice->is_object()) {
-      chat.Set("tool_choice", *choice, "tool_choice");
+      chat_.Set("tool_choice", *choice, "tool_choice");
       return absl::OkStatus();
     }
     const Fields named(*choice, "tool_choice.");
@@ -180,9 +131,9 @@ class ResponsesReader {
     if (type != "function") {
       return named.Wrong("type", "function, the only kind of tool that is supported");
     }
-    BATON_RETURN_IF_ERROR(CheckFields(named, NamedToolFields(), unknown_, warnings));
+    BATON_RETURN_IF_ERROR(CheckFields(named, NamedToolFields(), unknown_, warnings_));
     BATON_ASSIGN_OR_RETURN(const std::string name, RequiredString(named, "name"));
-    chat.Set("tool_choice", {{"type", "function"}, {"function", {{"name", name}}}}, "tool_choice");
+    chat_.Set("tool_choice", {{"type", "function"}, {"function", {{"name", name}}}}, "tool_choice");
     return absl::OkStatus();
   }
 
@@ -193,7 +144,7 @@ class ResponsesReader {
     if (!format.has_value()) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(const std::string type, RequiredString(*format, "type"));
     if (type != "json_schema") {
-      chat.Set("response_format", {{"type", type}}, "text.format");
+      chat_.Set("response_format", {{"type", type}}, "text.format");
       return absl::OkStatus();
     }
     Json named = Json::object();
@@ -208,30 +159,24 @@ class ResponsesReader {
                              JsonAsWritten(*ordered.dict().Find("schema")));
       absl::StrAppend(&inner, named.empty() ? "" : ", ", "\"schema\": ", schema);
     }
-    chat.SetSchema(inner + "}", "text.format");
+    chat_.SetSchema(inner + "}", "text.format");
     return absl::OkStatus();
   }
-
-  const Fields& fields_;
-  const jinja::Dict& ordered_;
-  const UnknownFields unknown_;
 };
 
 }  // namespace
 
 absl::StatusOr<FrontRequest> ParseResponsesRequest(std::string_view body, UnknownFields unknown,
                                                    std::string_view timeout) {
-  FrontRequest request;
-  BATON_ASSIGN_OR_RETURN(request.given, ParseObject(body));
+  BATON_ASSIGN_OR_RETURN(Json given, ParseObject(body));
   BATON_ASSIGN_OR_RETURN(const jinja::Value ordered,
                          jinja::ParseJsonValue(body, jinja::Origin::kClient, {"tools", "text"}));
-  const Fields fields(request.given);
+  const Fields fields(given);
   ResponsesReader reader(fields, ordered, unknown);
   BATON_RETURN_IF_ERROR(reader.Read());
-  BATON_ASSIGN_OR_RETURN(request.chat, reader.chat.Parse(Endpoint::kResponses, unknown, timeout,
-                                                         std::move(reader.warnings)));
+  BATON_ASSIGN_OR_RETURN(FrontRequest request,
+                         reader.Finish(Endpoint::kResponses, timeout, std::move(given)));
   request.chat.call.names.max_tokens = "max_output_tokens";
-  request.renames = std::move(reader.chat.renames());
   return request;
 }
 

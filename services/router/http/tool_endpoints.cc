@@ -1,11 +1,10 @@
-#include "services/router/http/tool_endpoints.h"
-
 #include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
+#include "services/router/http/endpoints.h"
 #include "services/router/http/request_prompt.h"
 #include "services/router/http/respond.h"
 #include "services/router/validate.h"

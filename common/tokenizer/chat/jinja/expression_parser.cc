@@ -2,7 +2,7 @@
 
 #include "common/base/status.h"
 #include "common/base/strings.h"
-#include "common/tokenizer/chat/jinja/filters.h"
+#include "common/tokenizer/chat/jinja/builtins.h"
 
 namespace baton::jinja {
 namespace {

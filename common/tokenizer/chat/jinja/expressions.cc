@@ -3,10 +3,8 @@
 
 #include "common/base/status.h"
 #include "common/base/strings.h"
+#include "common/tokenizer/chat/jinja/builtins.h"
 #include "common/tokenizer/chat/jinja/evaluator.h"
-#include "common/tokenizer/chat/jinja/filters.h"
-#include "common/tokenizer/chat/jinja/functions.h"
-#include "common/tokenizer/chat/jinja/methods.h"
 #include "common/tokenizer/chat/jinja/operations.h"
 #include "common/tokenizer/chat/jinja/scopes.h"
 #include "common/tokenizer/chat/jinja/strings.h"

@@ -1,8 +1,7 @@
-#include "common/tokenizer/chat/jinja/filters.h"
-
 #include "common/base/status.h"
 #include "common/base/strings.h"
 #include "common/tokenizer/chat/jinja/arguments.h"
+#include "common/tokenizer/chat/jinja/builtins.h"
 #include "common/tokenizer/chat/jinja/evaluator.h"
 #include "common/tokenizer/chat/jinja/operations.h"
 #include "common/tokenizer/chat/jinja/strings.h"

@@ -1,5 +1,3 @@
-#include "common/tokenizer/chat/jinja/functions.h"
-
 #include <ctime>
 #include <memory>
 #include <utility>
@@ -7,6 +5,7 @@
 #include "common/base/status.h"
 #include "common/base/strings.h"
 #include "common/tokenizer/chat/jinja/arguments.h"
+#include "common/tokenizer/chat/jinja/builtins.h"
 #include "common/tokenizer/chat/jinja/evaluator.h"
 #include "common/tokenizer/chat/jinja/operations.h"
 

@@ -2,8 +2,8 @@
 // assignments.
 #include "common/base/status.h"
 #include "common/base/strings.h"
+#include "common/tokenizer/chat/jinja/builtins.h"
 #include "common/tokenizer/chat/jinja/expression_parser.h"
-#include "common/tokenizer/chat/jinja/filters.h"
 
 namespace baton::jinja {
 

@@ -9,11 +9,10 @@
 #include "common/base/status.h"
 #include "common/base/strings.h"
 #include "common/tokenizer/chat/jinja/arguments.h"
+#include "common/tokenizer/chat/jinja/builtins.h"
 #include "common/tokenizer/chat/jinja/evaluator.h"
-#include "common/tokenizer/chat/jinja/filters.h"
 #include "common/tokenizer/chat/jinja/format.h"
 #include "common/tokenizer/chat/jinja/json.h"
-#include "common/tokenizer/chat/jinja/methods.h"
 #include "common/tokenizer/chat/jinja/operations.h"
 #include "common/tokenizer/chat/jinja/strings.h"
 

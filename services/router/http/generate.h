@@ -1,17 +1,22 @@
-// Bodies of /generate, SGLang's own endpoint, as calls of the gateway.
-#ifndef SERVICES_ROUTER_HTTP_GENERATE_REQUEST_H_
-#define SERVICES_ROUTER_HTTP_GENERATE_REQUEST_H_
+// /generate, SGLang's own endpoint: bodies as calls of the gateway, answers.
+#ifndef SERVICES_ROUTER_HTTP_GENERATE_H_
+#define SERVICES_ROUTER_HTTP_GENERATE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/http/http_handler.h"
 #include "services/router/gateway.h"
+#include "services/router/http/answer_group.h"
 #include "services/router/http/request_fields.h"
 
 namespace baton::router {
+
+// ---- Requests ----
 
 // One of the texts that a request asks for.
 struct GenerateShown {
@@ -37,6 +42,14 @@ absl::StatusOr<GeneratePlan> PlanGenerate(const Gateway& gateway, std::string_vi
                                           UnknownFields unknown, std::string_view timeout,
                                           const std::string& request_id);
 
+// ---- Answers ----
+// In SGLang's form: text, output_ids and meta_info; in a stream each event has
+// the whole text so far.
+
+// Whole or as events, as the plan says. The plan's calls are not looked at.
+std::unique_ptr<AnswerWriter> MakeGenerateWriter(GeneratePlan plan,
+                                                 std::shared_ptr<HttpExchange> exchange);
+
 }  // namespace baton::router
 
-#endif  // SERVICES_ROUTER_HTTP_GENERATE_REQUEST_H_
+#endif  // SERVICES_ROUTER_HTTP_GENERATE_H_
