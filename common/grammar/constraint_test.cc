@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
-#include "common/grammar/match_text.h"
+#include "common/grammar/testing/match_text.h"
 
 namespace baton::grammar {
 namespace {

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "common/grammar/match_text.h"
 #include "common/grammar/notations.h"
+#include "common/grammar/testing/match_text.h"
 
 namespace baton::grammar {
 namespace {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "common/grammar/match_text.h"
+#include "common/grammar/testing/match_text.h"
 
 namespace baton::grammar {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "common/tokenizer/test_tokenizer.h"
+#include "common/tokenizer/testing/test_tokenizer.h"
 #include "common/tokenizer/tiktoken_file.h"
 #include "common/tokenizer/tokenizer.h"
 

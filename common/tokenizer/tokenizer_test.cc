@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/tokenizer/test_tokenizer.h"
+#include "common/tokenizer/testing/test_tokenizer.h"
 
 namespace baton {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/tokenizer/test_tokenizer.h"
+#include "common/tokenizer/testing/test_tokenizer.h"
 
 namespace baton::router {
 namespace {

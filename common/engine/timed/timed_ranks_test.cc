@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/testing/model_chain.h"
 #include "common/engine/testing/rank_chain.h"
+#include "common/engine/timed/testing/timed_continuation.h"
 #include "common/engine/timed/timed_stage_model.h"
 
 namespace baton {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/engine/timed/testing/timed_continuation.h"
 
 namespace baton {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "common/base/status.h"
 #include "common/tokenizer/chat/jinja/json.h"
-#include "common/tokenizer/test_tokenizer.h"
+#include "common/tokenizer/testing/test_tokenizer.h"
 
 namespace baton {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "common/base/random.h"
 #include "common/base/status.h"
-#include "common/tokenizer/test_tokenizer.h"
+#include "common/tokenizer/testing/test_tokenizer.h"
 
 namespace baton {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "common/grammar/match_text.h"
+#include "common/grammar/testing/match_text.h"
 #include "common/tokenizer/chat/output/testing/parsed_answer.h"
 
 namespace baton::chat {

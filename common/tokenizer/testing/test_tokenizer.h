@@ -1,6 +1,6 @@
 // Tokenizers for tests: every byte, a few merges, the special tokens of both chat formats.
-#ifndef COMMON_TOKENIZER_TEST_TOKENIZER_H_
-#define COMMON_TOKENIZER_TEST_TOKENIZER_H_
+#ifndef COMMON_TOKENIZER_TESTING_TEST_TOKENIZER_H_
+#define COMMON_TOKENIZER_TESTING_TEST_TOKENIZER_H_
 
 #include <cstdint>
 #include <memory>
@@ -27,4 +27,4 @@ std::unique_ptr<Tokenizer> MakeTestTokenizer(const nlohmann::json& json = TestTo
 
 }  // namespace baton
 
-#endif  // COMMON_TOKENIZER_TEST_TOKENIZER_H_
+#endif  // COMMON_TOKENIZER_TESTING_TEST_TOKENIZER_H_

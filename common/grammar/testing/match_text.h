@@ -1,6 +1,6 @@
 // Whether texts match a source, for tests.
-#ifndef COMMON_GRAMMAR_MATCH_TEXT_H_
-#define COMMON_GRAMMAR_MATCH_TEXT_H_
+#ifndef COMMON_GRAMMAR_TESTING_MATCH_TEXT_H_
+#define COMMON_GRAMMAR_TESTING_MATCH_TEXT_H_
 
 #include <string>
 #include <string_view>
@@ -49,4 +49,4 @@ inline std::string ErrorOf(const Source& source) { return Matcher(source).error(
 
 }  // namespace baton::grammar
 
-#endif  // COMMON_GRAMMAR_MATCH_TEXT_H_
+#endif  // COMMON_GRAMMAR_TESTING_MATCH_TEXT_H_

@@ -1,4 +1,4 @@
-#include "common/tokenizer/test_tokenizer.h"
+#include "common/tokenizer/testing/test_tokenizer.h"
 
 #include <utility>
 
