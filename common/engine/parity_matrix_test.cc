@@ -69,6 +69,10 @@ constexpr ParityRow kVariants[] = {
     {"minimax_m2", kTorch, {2, 2}, false, 4, kNative, 1, kFloat32, kFloat32},
     {"phi3", kNative, {2, 2}, true, 2, kTorch, 4, kFloat32, kFloat32},
     {"phi3", kTorch, {2, 1}, false, 1, kNative, 2, kFloat32, kFloat32},
+    {"gemma2", kNative, {2, 2}, true, 2, kTorch, 2, kFloat32, kFloat32},
+    {"gemma2", kTorch, {2, 1}, false, 1, kNative, 4, kFloat32, kFloat32},
+    {"gemma3", kNative, {3, 2}, true, 4, kTorch, 1, kFloat32, kFloat32},
+    {"gemma3", kTorch, {1, 2}, false, 1, kNative, 2, kFloat32, kFloat32},
 };
 
 class ParityMatrixTest : public ::testing::TestWithParam<ParityRow> {};

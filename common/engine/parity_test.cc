@@ -161,5 +161,15 @@ INSTANTIATE_TEST_SUITE_P(Models, Bf16ParityTest,
                                   ElementTypeName(std::get<2>(info.param));
                          });
 
+INSTANTIATE_TEST_SUITE_P(Gemma, Bf16ParityTest,
+                         ::testing::Combine(::testing::Values("gemma2", "gemma3"),
+                                            ::testing::ValuesIn(kBackends),
+                                            ::testing::ValuesIn(kElementTypes)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + "_" +
+                                  BackendName(std::get<1>(info.param)) + "_kv_" +
+                                  ElementTypeName(std::get<2>(info.param));
+                         });
+
 }  // namespace
 }  // namespace baton

@@ -67,7 +67,7 @@ Wide LayerBytes(const ModelConfig& config, const ExecutorShape& shape) {
   const int64_t hidden = config.hidden_size;
   const int64_t inner = config.intermediate_size;
   const Wide shared = AttentionBytes(config, of) + of.Bytes(hidden, config.attended_size()) +
-                      Wide{2} * hidden * kFloatBytes;
+                      Wide{config.output_norms ? 4 : 2} * hidden * kFloatBytes;
   const Wide dense =
       of.Gated(hidden, inner) + (config.mlp_bias ? 2 * inner + hidden : 0) * kFloatBytes;
   const Experts& experts = config.experts;
@@ -129,7 +129,8 @@ Wide ScratchBytes(const ModelConfig& config, const ExecutorShape& shape) {
                     std::max(config.latent.nope_dim, config.latent.kv_rank);
   // Per token: cosines and sines, its RowPlace, and the residual stream unless it is computed in
   // the memory of the activations that are sent on.
-  Wide token = Wide{config.rope_dim()} * kFloatBytes + 8;
+  const int ropes = config.sliding_rope_theta > 0 ? 2 : 1;
+  Wide token = ropes * Wide{config.rope_dim()} * kFloatBytes + 8;
   Wide logits = 0;
   const bool last = shape.layers.end == config.num_hidden_layers;
   if (last || shape.activations != ElementType::kFloat32) token += config.hidden_size * kFloatBytes;

@@ -149,10 +149,16 @@ TEST_P(InvarianceTest, ExpertsWindowsAndLatentRowsChangeNoBitWhateverTheCut) {
   latent.architecture = "DeepseekV3ForCausalLM";
   RandomModelOptions whole_norms;
   whole_norms.architecture = "MiniMaxM2ForCausalLM";
+  RandomModelOptions two_kinds = windowed;  // Of layers.
+  two_kinds.architecture = "Gemma2ForCausalLM";
+  RandomModelOptions two_ropes = windowed;
+  two_ropes.architecture = "Gemma3ForCausalLM";
   for (const auto& [name, model] : {std::pair{"sparse", sparse},
                                     {"windowed", windowed},
                                     {"latent", latent},
-                                    {"whole-norms", whole_norms}}) {
+                                    {"whole-norms", whole_norms},
+                                    {"two-kinds", two_kinds},
+                                    {"two-ropes", two_ropes}}) {
     ExecutorOptions options = Options(ModelPath(name, model));
     options.page_count = 192;
     const auto expected = RunWhole(options);
@@ -173,7 +179,8 @@ TEST(StageModelTest, EveryFamilyAndVariantIsCloseToTheScalarReference) {
   for (const char* architecture :
        {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
         "MixtralForCausalLM", "MistralForCausalLM", "DeepseekV2ForCausalLM",
-        "DeepseekV3ForCausalLM", "Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM", "Phi3ForCausalLM"}) {
+        "DeepseekV3ForCausalLM", "Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM", "Phi3ForCausalLM",
+        "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"}) {
     for (const bool tied : {false, true}) {
       RandomModelOptions model;
       model.architecture = architecture;

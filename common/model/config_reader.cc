@@ -14,6 +14,14 @@ const Json* ConfigReader::Find(const char* key) const {
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
 
+absl::StatusOr<ConfigReader> ConfigReader::Part(const char* key) const {
+  if (*key == '\0') return *this;
+  const Json* value = Find(key);
+  if (value == nullptr) return Error(key, "is missing; it is mandatory");
+  if (!value->is_object()) return Error(key, "must be an object");
+  return Inside(key);
+}
+
 absl::StatusOr<int> ConfigReader::Int(const char* key, int low, int high) const {
   const Json* value = Find(key);
   if (value == nullptr) return Error(key, "is missing; it is mandatory");

@@ -26,6 +26,9 @@ class ConfigReader {
   // A view of the object that the key has.
   ConfigReader Inside(const char* key) const { return {*Find(key), file_, prefix_ + key + "."}; }
 
+  // The same, or InvalidArgument if it has none; this view for "".
+  absl::StatusOr<ConfigReader> Part(const char* key) const;
+
   // Mandatory keys. InvalidArgument when missing, of another type or outside [low, high].
   absl::StatusOr<int> Int(const char* key, int low, int high) const;
   absl::StatusOr<double> Number(const char* key, double low, double high) const;

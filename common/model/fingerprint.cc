@@ -119,6 +119,18 @@ uint64_t ConfigFingerprint(const ModelConfig& config) {
   if (config.rotated > 0) absl::StrAppend(&text, " rotated=", config.rotated);
   if (config.sliding_window > 0) absl::StrAppend(&text, " window=", config.sliding_window);
   if (config.rope_scaling) AppendRope(*config.rope_scaling, &text);
+  if (!config.sliding_layers.empty()) {
+    absl::StrAppend(&text, " sliding=");
+    for (const bool slides : config.sliding_layers) absl::StrAppend(&text, slides ? "1" : "0");
+    absl::StrAppend(&text, ",", Bits(config.sliding_rope_theta));
+  }
+  if (config.query_scalar > 0) {
+    absl::StrAppend(&text, " query_scalar=", Bits(config.query_scalar));
+  }
+  if (config.score_softcap > 0 || config.logit_softcap > 0) {
+    absl::StrAppend(&text, " softcaps=", Bits(config.score_softcap), ",",
+                    Bits(config.logit_softcap));
+  }
   return Hash(text);
 }
 

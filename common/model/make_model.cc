@@ -51,6 +51,7 @@ struct Spread {
 
 Spread SpreadOf(const WeightSpec& spec, const ModelConfig& config) {
   const auto ends = [&](std::string_view suffix) { return spec.name.ends_with(suffix); };
+  if (spec.adds_one) return {0.0, 0.1};
   // Queries twice as large make attention pick few tokens, so that text depends on its context.
   if (ends("q_norm.weight")) return {2.0, 0.1};
   if (ends("norm.weight")) return {1.0, 0.1};
@@ -66,6 +67,7 @@ Spread SpreadOf(const WeightSpec& spec, const ModelConfig& config) {
   if (ends("lm_head.weight")) return {0.0, 4.0 / fan_in};
   if (ends("embed_tokens.weight")) {
     // Tied: small enough beside the layers' output that a token doesn't predict itself for ever.
+    if (config.scaled_embeddings) return {0.0, (config.tie_word_embeddings ? 0.5 : 1.0) / fan_in};
     return config.tie_word_embeddings ? Spread{0.0, 2.0 / fan_in} : Spread{0.0, 1.0};
   }
   return {0.0, 1.0 / fan_in};

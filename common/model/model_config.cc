@@ -78,14 +78,21 @@ absl::Status ParseKvHeads(const ConfigReader& reader, const Family& family, Mode
                    ", which does not divide \"num_attention_heads\" (", heads, ")"));
 }
 
+// A size that config.json must give unless the family's class has a default of its own.
+absl::StatusOr<int> ParseSize(const ConfigReader& reader, const char* key, int by_class, int high) {
+  return by_class != 0 ? reader.IntOr(key, by_class, 1, high) : reader.Int(key, 1, high);
+}
+
 absl::Status ParseShapes(const ConfigReader& reader, const Family& family, ModelConfig& config) {
   BATON_ASSIGN_OR_RETURN(config.hidden_size, reader.Int("hidden_size", 1, kMaxHidden));
   BATON_ASSIGN_OR_RETURN(config.intermediate_size,
                          reader.Int("intermediate_size", 1, kMaxIntermediate));
   BATON_ASSIGN_OR_RETURN(config.num_hidden_layers, reader.Int("num_hidden_layers", 1, kMaxLayers));
-  BATON_ASSIGN_OR_RETURN(config.num_attention_heads,
-                         reader.Int("num_attention_heads", 1, kMaxHeads));
-  BATON_ASSIGN_OR_RETURN(config.vocab_size, reader.Int("vocab_size", 1, kMaxVocabulary));
+  BATON_ASSIGN_OR_RETURN(
+      config.num_attention_heads,
+      ParseSize(reader, "num_attention_heads", family.num_attention_heads, kMaxHeads));
+  BATON_ASSIGN_OR_RETURN(config.vocab_size,
+                         ParseSize(reader, "vocab_size", family.vocab_size, kMaxVocabulary));
   BATON_ASSIGN_OR_RETURN(
       config.max_position_embeddings,
       reader.IntOr("max_position_embeddings", family.max_position_embeddings, 1, kMaxPositions));
@@ -170,10 +177,7 @@ absl::Status ParseQuantization(const ConfigReader& reader, ModelConfig& config) 
 absl::Status RefuseUnsupportedMath(const ConfigReader& reader, const Family& family,
                                    const ModelConfig& config) {
   for (const MathKey& math : kMathKeys) {
-    const bool own = std::ranges::any_of(family.own_keys, [&](const char* key) {
-      return key != nullptr && std::string_view(key) == math.key;
-    });
-    if (own) continue;
+    if (family.Owns(math.key)) continue;
     const std::string why = "would change the mathematics in a way that is not supported";
     BATON_RETURN_IF_ERROR(reader.RefuseUnless(math.key, math.neutral, why));
     for (const char* rope : kRopeKeys) {
@@ -182,25 +186,10 @@ absl::Status RefuseUnsupportedMath(const ConfigReader& reader, const Family& fam
       BATON_RETURN_IF_ERROR(reader.Inside(rope).RefuseUnless(math.key, math.neutral, why));
     }
   }
-  BATON_ASSIGN_OR_RETURN(const std::string activation, reader.StringOr("hidden_act", "silu"));
-  if (activation != "silu") {
-    return reader.Unsupported("hidden_act",
-                              absl::StrCat("is \"", activation, "\"; supported is \"silu\""));
-  }
-  const Json* layer_types = reader.Find("layer_types");
-  if (layer_types == nullptr) return absl::OkStatus();
-  if (!layer_types->is_array() ||
-      layer_types->size() != static_cast<size_t>(config.num_hidden_layers)) {
-    return reader.Error("layer_types", absl::StrCat("must list \"num_hidden_layers\" (",
-                                                    config.num_hidden_layers, ") types"));
-  }
-  for (const Json& type : *layer_types) {
-    if (type != "full_attention") {
-      return reader.Unsupported(
-          "layer_types", absl::StrCat("has ", type.dump(), "; supported is \"full_attention\""));
-    }
-  }
-  return absl::OkStatus();
+  if (!family.Owns("hidden_act"))
+    BATON_RETURN_IF_ERROR(Expect(reader, "hidden_act", "silu", {"silu"}));
+  if (family.Owns("layer_types")) return absl::OkStatus();
+  return ParseLayerTypes(reader, config.num_hidden_layers, {"full_attention"}).status();
 }
 
 // One id or a list of ids.
@@ -282,7 +271,7 @@ int64_t LatentParameters(const ModelConfig& config) {
 int64_t ModelConfig::LayerParameters(int begin, int end) const {
   const int64_t hidden = hidden_size;
   const int64_t qkv = int64_t{query_size()} + 2 * int64_t{kv_size()};
-  int64_t shared = 2 * hidden + hidden * attended_size() +
+  int64_t shared = (output_norms ? 4 : 2) * hidden + hidden * attended_size() +
                    (latent.kv_rank > 0 ? LatentParameters(*this) : hidden * qkv);
   if (qkv_bias) shared += qkv;
   if (o_bias) shared += hidden;
@@ -321,7 +310,10 @@ std::vector<double> ModelConfig::LayerWork() const {
 }
 
 float ModelConfig::attention_scale() const {
-  if (latent.kv_rank == 0) return 1 / std::sqrt(static_cast<float>(head_dim));
+  if (latent.kv_rank == 0) {
+    return 1 / std::sqrt(query_scalar > 0 ? static_cast<float>(query_scalar)
+                                          : static_cast<float>(head_dim));
+  }
   const double magnitude = rope_scaling.has_value() ? rope_scaling->score_magnitude : 1;
   return static_cast<float>(magnitude * magnitude / std::sqrt(latent.key_dim()));
 }
@@ -343,27 +335,34 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   if (!object.is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": must be a JSON object"));
   }
-  const ConfigReader reader(object, file);
+  const ConfigReader whole(object, file);
   ModelConfig config;
-  BATON_ASSIGN_OR_RETURN(const Family* family, ParseFamily(reader));
+  BATON_ASSIGN_OR_RETURN(const Family* family, ParseFamily(whole));
   config.architecture = family->architecture;
+  BATON_ASSIGN_OR_RETURN(const ConfigReader reader, whole.Part(family->part));
+  // Of what concerns a whole checkpoint either object may tell.
+  const auto either = [&](const char* key) -> const ConfigReader& {
+    return whole.Has(key) ? whole : reader;
+  };
   BATON_RETURN_IF_ERROR(ParseShapes(reader, *family, config));
   BATON_RETURN_IF_ERROR(RefuseUnsupportedMath(reader, *family, config));
-  BATON_ASSIGN_OR_RETURN(config.tie_word_embeddings, reader.BoolOr("tie_word_embeddings", false));
+  constexpr const char* kTied = "tie_word_embeddings";
+  BATON_ASSIGN_OR_RETURN(config.tie_word_embeddings,
+                         either(kTied).BoolOr(kTied, family->tie_word_embeddings));
   // Transformers up to 4 write torch_dtype, 5 and later dtype.
-  BATON_ASSIGN_OR_RETURN(config.torch_dtype,
-                         reader.StringOr(reader.Has("torch_dtype") ? "torch_dtype" : "dtype", ""));
-  BATON_RETURN_IF_ERROR(ParseQuantization(reader, config));
+  const char* const dtype = either("torch_dtype").Has("torch_dtype") ? "torch_dtype" : "dtype";
+  BATON_ASSIGN_OR_RETURN(config.torch_dtype, either(dtype).StringOr(dtype, ""));
+  BATON_RETURN_IF_ERROR(ParseQuantization(whole, config));
   BATON_RETURN_IF_ERROR(family->configure(reader, config));
   if (config.head_dim % 2 != 0) {
     return reader.Error("head_dim", absl::StrCat("must be even for rope, is ", config.head_dim));
   }
-  BATON_ASSIGN_OR_RETURN(Rope rope,
-                         ParseRope(reader, config.max_position_embeddings, config.rope_dim()));
+  BATON_ASSIGN_OR_RETURN(Rope rope, ParseRope(reader, config.max_position_embeddings,
+                                              config.rope_dim(), family->rope));
   config.rope_theta = rope.theta;
   config.rope_scaling = std::move(rope.scaling);
   config.max_position_embeddings = rope.max_positions;
-  BATON_RETURN_IF_ERROR(ParseEos(reader, config));
+  BATON_RETURN_IF_ERROR(ParseEos(either("eos_token_id"), config));
   return config;
 }
 

@@ -30,6 +30,12 @@ enum class GroupScore {
   kSumOfTwo,  // The sum of its two best.
 };
 
+// What a gated layer applies to its gate.
+enum class Activation {
+  kSilu,
+  kGeluTanh,  // GELU by its approximation with tanh.
+};
+
 // The experts of a sparse layer: gated layers of which each token goes through a few. A router, one
 // row of weights for each expert, scores them; a token goes to the `active` highest scores and
 // takes the sum of their outputs, weighted by the scores in float32.
@@ -123,6 +129,21 @@ struct ModelConfig {
   std::string fp8_scale_suffix = "_scale_inv";
   // A token attends to itself and the sliding_window - 1 tokens before it; 0: to all before it.
   int sliding_window = 0;
+  // Of each layer whether it has that window, and the rope of the next line, while the others have
+  // neither; empty: all layers are alike.
+  std::vector<bool> sliding_layers;
+  double sliding_rope_theta = 0;  // Of a rope that is not scaled; 0: the same as the others'.
+  Activation activation = Activation::kSilu;
+  bool norm_adds_one = false;  // Norms multiply by 1 and the weight, not by the weight.
+  // What attention and the feed-forward layer give is normalised before it is added, too.
+  bool output_norms = false;
+  bool scaled_embeddings = false;  // By the root of hidden_size.
+  double query_scalar = 0;         // Scores are divided by its root; 0: by that of head_dim.
+  // Scores of attention, and logits, become cap * tanh(x / cap); 0: they stay.
+  double score_softcap = 0;
+  double logit_softcap = 0;
+  // In front of the names of all tensors: a model of language may be a part of another.
+  std::string weights_prefix;
 
   // Ids that end a generation; from generation_config.json if it is there, else from config.json.
   std::vector<int32_t> eos_token_ids;
@@ -138,6 +159,13 @@ struct ModelConfig {
             page_size,
             static_cast<int>(ElementBytes(type)),
             kv_planes};
+  }
+  // Whether the layer is one of sliding_layers.
+  bool slides(int layer) const {
+    return !sliding_layers.empty() && sliding_layers[static_cast<size_t>(layer)];
+  }
+  int window(int layer) const {
+    return sliding_layers.empty() || slides(layer) ? sliding_window : 0;
   }
   // Elements of a head that position turns.
   int rope_dim() const {

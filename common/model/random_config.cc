@@ -80,6 +80,24 @@ void AddMiniMaxM2(const RandomModelOptions& options, Json& config) {
   config["attn_type_list"] = std::vector<int>(static_cast<size_t>(options.num_hidden_layers), 1);
 }
 
+// As published, but for the window. Every sixth layer of Gemma 3, or the last one, sees all tokens.
+void AddGemma(const RandomModelOptions& options, Json& config) {
+  config["hidden_activation"] = "gelu_pytorch_tanh";
+  const std::string_view name = options.architecture;
+  if (name == kGemma.architecture) return;
+  config["sliding_window"] =
+      options.sliding_window > 0 ? Json(options.sliding_window) : Json(nullptr);
+  config["query_pre_attn_scalar"] = 2 * options.head_dim;
+  if (name == kGemma2.architecture) {
+    config["attn_logit_softcapping"] = 50.0;
+    config["final_logit_softcapping"] = 30.0;
+    return;
+  }
+  constexpr int kPattern = 6;
+  config["sliding_window_pattern"] = std::min(kPattern, std::max(1, options.num_hidden_layers));
+  config["rope_local_base_freq"] = 10000.0;
+}
+
 // As each is published.
 Json Quantization(RandomModelOptions::Scales scales) {
   switch (scales) {
@@ -129,6 +147,9 @@ void AddFeatures(const RandomModelOptions& options, Json& config) {
   }
   if (name == kGlm4Moe.architecture) AddGlm4(options, config);
   if (name == kMiniMaxM2.architecture) AddMiniMaxM2(options, config);
+  if (name == kGemma.architecture || name == kGemma2.architecture || name == kGemma3.architecture) {
+    AddGemma(options, config);
+  }
   if (!options.biases) return;
   config["attention_bias"] = true;
   if (name == kLlama.architecture) config["mlp_bias"] = true;
@@ -152,7 +173,7 @@ Json RandomConfig(const RandomModelOptions& options) {
   config["max_position_embeddings"] = options.max_position_embeddings;
   config["rms_norm_eps"] = 1e-6;
   config["rope_theta"] = options.rope_theta;
-  config["hidden_act"] = "silu";
+  if (!config.contains("hidden_activation")) config["hidden_act"] = "silu";
   config["tie_word_embeddings"] = options.tie_word_embeddings;
   config["torch_dtype"] = options.dtype == DType::kBF16  ? "bfloat16"
                           : options.dtype == DType::kF16 ? "float16"

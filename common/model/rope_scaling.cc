@@ -186,15 +186,18 @@ const char* RopeKindName(RopeKind kind) {
 }
 
 absl::StatusOr<Rope> ParseRope(const ConfigReader& reader, int max_position_embeddings,
-                               int rope_dim) {
+                               int rope_dim, const RopeOfClass& by_class) {
   Rope parsed;
   parsed.max_positions = max_position_embeddings;
-  BATON_ASSIGN_OR_RETURN(parsed.theta, reader.NumberOr("rope_theta", 10000, 1, kThetaMax));
+  BATON_ASSIGN_OR_RETURN(parsed.theta, reader.NumberOr("rope_theta", by_class.theta, 1, kThetaMax));
   for (const char* key : kRopeKeys) {
     const Json* object = reader.Find(key);
     if (object == nullptr) continue;
     if (!object->is_object()) return reader.Error(key, "must be an object");
-    const ConfigReader rope = reader.Inside(key);
+    const bool by_type = *by_class.layer_type != '\0' && std::string_view(key) == "rope_parameters";
+    BATON_ASSIGN_OR_RETURN(const ConfigReader rope,
+                           reader.Inside(key).Part(by_type ? by_class.layer_type : ""));
+    if (by_type) object = &object->at(by_class.layer_type);
     if (rope.Has("rope_theta")) {
       BATON_ASSIGN_OR_RETURN(const double theta, rope.Number("rope_theta", 1, kThetaMax));
       if (reader.Has("rope_theta") && theta != parsed.theta) {
@@ -211,6 +214,9 @@ absl::StatusOr<Rope> ParseRope(const ConfigReader& reader, int max_position_embe
     }
     BATON_RETURN_IF_ERROR(
         ParseScaling({reader, rope, max_position_embeddings, rope_dim}, type_key, parsed));
+  }
+  if (!by_class.stretches_positions) {
+    parsed.max_positions = std::min(parsed.max_positions, max_position_embeddings);
   }
   return parsed;
 }

@@ -53,11 +53,19 @@ struct Rope {
   int max_positions = 0;  // That a text may have.
 };
 
+// What a configuration class has of its own.
+struct RopeOfClass {
+  double theta = 10000;  // By default.
+  // Ropes differ by the layers' type, and this type's is read; "": all layers have one.
+  const char* layer_type = "";
+  bool stretches_positions = true;  // Whether linear makes more positions than config.json says.
+};
+
 // `max_position_embeddings`: of the same file. `rope_dim`: elements of a head that are turned.
 // Kinds that aren't known are Unimplemented; what is malformed is InvalidArgument; both name the
 // key.
 absl::StatusOr<Rope> ParseRope(const ConfigReader& reader, int max_position_embeddings,
-                               int rope_dim);
+                               int rope_dim, const RopeOfClass& by_class = {});
 
 }  // namespace baton
 

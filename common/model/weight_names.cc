@@ -49,7 +49,7 @@ std::vector<WeightSpec> LayerWeights::All() const {
   }
   add({&q_bias, &k_bias, &v_bias, &q_norm, &k_norm});
   all.push_back(o);
-  add({&o_bias});
+  add({&o_bias, &attention_output_norm, &feed_forward_output_norm});
   all.push_back(post_attention_norm);
   if (mlp.has_value()) add_gated(*mlp);
   add({&router, &router_bias});
@@ -86,9 +86,13 @@ void FuseRows(const ModelConfig& config, const std::string& name,
   MayBeFp8(config, specs);
 }
 
+std::string LayerPrefix(const ModelConfig& config, int layer) {
+  return absl::StrCat(config.weights_prefix, "model.layers.", layer, ".");
+}
+
 // The feed-forward layer of a sparse layer, or of a dense one.
 void AddFeedForward(const ModelConfig& config, int layer, LayerWeights& weights) {
-  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+  const std::string prefix = LayerPrefix(config, layer);
   if (!config.sparse(layer)) {
     const std::string mlp = prefix + "mlp.";
     weights.mlp = GatedWeightsOf(config, mlp, config.intermediate_size, {});
@@ -145,15 +149,20 @@ LatentWeights LatentWeightsOf(const ModelConfig& config, const std::string& atte
 }  // namespace
 
 LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
-  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+  const std::string prefix = LayerPrefix(config, layer);
   const auto spec = [&](const char* suffix, std::vector<int64_t> shape) {
     return WeightSpec{prefix + suffix, std::move(shape)};
+  };
+  const auto norm = [&](const char* suffix, int64_t size) {
+    WeightSpec made = spec(suffix, {size});
+    made.adds_one = config.norm_adds_one;
+    return made;
   };
   const int64_t hidden = config.hidden_size;
   const int64_t query = config.query_size();
   const int64_t kv = config.kv_size();
   LayerWeights weights;
-  weights.input_norm = spec("input_layernorm.weight", {hidden});
+  weights.input_norm = norm("input_layernorm.weight", hidden);
   if (config.latent.kv_rank > 0) {
     weights.latent = LatentWeightsOf(config, prefix + "self_attn.");
   } else {
@@ -170,13 +179,20 @@ LayerWeights LayerWeightsOf(const ModelConfig& config, int layer) {
     weights.v_bias = spec("self_attn.v_proj.bias", {kv});
   }
   if (config.qk_norm) {
-    weights.q_norm = spec("self_attn.q_norm.weight", {config.q_norm_size()});
-    weights.k_norm = spec("self_attn.k_norm.weight", {config.k_norm_size()});
+    weights.q_norm = norm("self_attn.q_norm.weight", config.q_norm_size());
+    weights.k_norm = norm("self_attn.k_norm.weight", config.k_norm_size());
   }
   weights.o = spec("self_attn.o_proj.weight", {hidden, config.attended_size()});
   MayBeFp8(config, {&weights.q, &weights.k, &weights.v, &weights.o});
   if (config.o_bias) weights.o_bias = spec("self_attn.o_proj.bias", {hidden});
-  weights.post_attention_norm = spec("post_attention_layernorm.weight", {hidden});
+  constexpr const char* kPostAttention = "post_attention_layernorm.weight";
+  if (config.output_norms) {
+    weights.attention_output_norm = norm(kPostAttention, hidden);
+    weights.post_attention_norm = norm("pre_feedforward_layernorm.weight", hidden);
+    weights.feed_forward_output_norm = norm("post_feedforward_layernorm.weight", hidden);
+  } else {
+    weights.post_attention_norm = norm(kPostAttention, hidden);
+  }
   AddFeedForward(config, layer, weights);
   return weights;
 }
@@ -238,16 +254,19 @@ WeightSpec VocabularyPart(WeightSpec spec, const ModelShard& shard) {
 }
 
 WeightSpec EmbeddingWeight(const ModelConfig& config) {
-  return {"model.embed_tokens.weight", {config.vocab_size, config.hidden_size}};
+  return {config.weights_prefix + "model.embed_tokens.weight",
+          {config.vocab_size, config.hidden_size}};
 }
 
 WeightSpec FinalNormWeight(const ModelConfig& config) {
-  return {"model.norm.weight", {config.hidden_size}};
+  WeightSpec norm = {config.weights_prefix + "model.norm.weight", {config.hidden_size}};
+  norm.adds_one = config.norm_adds_one;
+  return norm;
 }
 
 WeightSpec HeadWeight(const ModelConfig& config) {
   if (config.tie_word_embeddings) return EmbeddingWeight(config);
-  return {"lm_head.weight", {config.vocab_size, config.hidden_size}};
+  return {config.weights_prefix + "lm_head.weight", {config.vocab_size, config.hidden_size}};
 }
 
 std::vector<WeightSpec> WholeTensors(std::vector<WeightSpec> specs) {

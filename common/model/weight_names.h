@@ -25,6 +25,7 @@ struct WeightSpec {
   std::optional<IndexRange> columns = std::nullopt;
   // The tensor of the scales if this one is stored as FP8; "": it can't be.
   std::string scale = "";
+  bool adds_one = false;  // An element is worth 1 more than what is stored.
 
   int64_t ElementCount() const;  // Elements in the part.
 };
@@ -53,8 +54,9 @@ struct LayerWeights {
   std::optional<LatentWeights> latent;       // Instead of q, k, v and what belongs to them.
   WeightSpec o;                              // [hidden, attended_size]
   std::optional<WeightSpec> o_bias;          // [hidden]
-  WeightSpec post_attention_norm;            // [hidden]
-  std::optional<GatedWeights> mlp;           // A dense layer's.
+  WeightSpec post_attention_norm;            // [hidden], before the feed-forward layer.
+  std::optional<WeightSpec> attention_output_norm, feed_forward_output_norm;  // [hidden]
+  std::optional<GatedWeights> mlp;                                            // A dense layer's.
   std::optional<WeightSpec> router;       // A sparse layer's, [experts, hidden], and its experts.
   std::optional<WeightSpec> router_bias;  // [experts]
   std::vector<GatedWeights> experts;

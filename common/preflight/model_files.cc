@@ -290,6 +290,7 @@ int LayerOf(absl::string_view name) {
 }
 
 Kind KindOf(const ModelConfig& config, absl::string_view name) {
+  if (!absl::ConsumePrefix(&name, config.weights_prefix)) return Kind::kElsewhere;
   if (ContainsAny(name, {"rotary_emb.", ".masked_bias", "rope_freqs"})) return Kind::kByProduct;
   const int layer = LayerOf(name);
   if (layer >= config.num_hidden_layers && layer - config.num_hidden_layers < config.mtp_layers) {

@@ -35,6 +35,9 @@ absl::StatusOr<std::string> ArchitectureOf(const std::string& family) {
       {"glm4-moe", "Glm4MoeForCausalLM"},
       {"minimax-m2", "MiniMaxM2ForCausalLM"},
       {"phi3", "Phi3ForCausalLM"},
+      {"gemma", "GemmaForCausalLM"},
+      {"gemma2", "Gemma2ForCausalLM"},
+      {"gemma3", "Gemma3ForCausalLM"},
   };
   for (const auto& [name, architecture] : kFamilies) {
     if (name == family) return std::string(architecture);
@@ -82,7 +85,13 @@ absl::Status Info(const std::string& model_path) {
                          ? std::string()
                          : absl::StrCat("; shared ones of size ", model.experts.shared_inner)));
   }
-  if (model.sliding_window > 0) row("window", absl::StrCat(model.sliding_window, " tokens"));
+  if (model.sliding_window > 0) {
+    const auto sliding = std::ranges::count(model.sliding_layers, true);
+    row("window",
+        absl::StrCat(model.sliding_window, " tokens",
+                     model.sliding_layers.empty() ? std::string()
+                                                  : absl::StrCat(" in ", sliding, " layers")));
+  }
   row("vocabulary",
       absl::StrCat(model.vocab_size,
                    model.tie_word_embeddings ? " tokens, tied embeddings" : " tokens"));
@@ -94,7 +103,15 @@ absl::Status Info(const std::string& model_path) {
                        : "",
                    model.rotated > 0 ? absl::StrCat(", over ", model.rotated, " of a head's ",
                                                     model.head_dim, " elements")
-                                     : ""));
+                                     : "",
+                   model.sliding_rope_theta > 0
+                       ? absl::StrCat("; theta ", model.sliding_rope_theta, " with a window")
+                       : ""));
+  const auto soft_cap = [&](const char* name, double cap) {
+    if (cap > 0) row(name, absl::StrCat("soft at ", cap));
+  };
+  soft_cap("attention scores", model.score_softcap);
+  soft_cap("logits", model.logit_softcap);
   row("end of sequence", absl::StrJoin(model.eos_token_ids, ", "));
   row("torch_dtype", model.torch_dtype.empty() ? "not said" : model.torch_dtype);
   const auto kv_bytes = [&](ElementType type) {

@@ -11,7 +11,7 @@ or those that are named:
     venv/bin/python tests/parity/make_model_fixtures.py common/engine/testdata/parity [NAME...]
 
 "yarn" was made with transformers 4.46.3 and torch 1.13. qwen3_moe, qwen3_moe_step, mixtral, mistral,
-llama_bias, qwen3_moe_fp8, DeepSeek's, glm4_moe, minimax_m2 and phi3 were made with transformers 5.24.0 and torch
+llama_bias, qwen3_moe_fp8, DeepSeek's, glm4_moe, minimax_m2, phi3 and Gemma's were made with transformers 5.24.0 and torch
 2.15.0; expected.json says so.
 Older transformers are wrong for DeepSeek (groups that are masked with 0, V2 without YaRN's factor of the scores).
 """
@@ -173,8 +173,34 @@ def phi3():
         bos_token_id=None, eos_token_id=None)), [5, 180]
 
 
+GEMMA = dict(head_dim=32, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+
+
+def gemma():
+    return transformers.GemmaForCausalLM(transformers.GemmaConfig(
+        **{**SHAPE, "num_hidden_layers": 2, "num_key_value_heads": 1}, **GEMMA,
+        rope_parameters=default_rope(1e4))), [17, 130]
+
+
+def gemma2():
+    """Caps near the scores and logits that these weights make, and a window shorter than the prompts in every other
+    layer."""
+    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(
+        **{**SHAPE, "num_hidden_layers": 4}, **GEMMA, rope_parameters=default_rope(1e4), sliding_window=37,
+        query_pre_attn_scalar=24, attn_logit_softcapping=3.0, final_logit_softcapping=1.5)), [17, 130]
+
+
+def gemma3():
+    """A window in two layers of three, which turn by another base, while the others' positions are stretched."""
+    return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(
+        **{**SHAPE, "num_hidden_layers": 4}, **GEMMA, sliding_window=37, query_pre_attn_scalar=24,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(sliding_attention=default_rope(1e4),
+                             full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6)))), [17, 130]
+
+
 MODELS = (llama3, qwen2, qwen3, yarn, qwen3_moe, qwen3_moe_step, mixtral, mistral, llama_bias, qwen3_moe_fp8,
-          deepseek_v2, deepseek_v3, deepseek_v3_fp8, glm4_moe, minimax_m2, phi3)
+          deepseek_v2, deepseek_v3, deepseek_v3_fp8, glm4_moe, minimax_m2, phi3, gemma, gemma2, gemma3)
 
 
 def add_mtp(path):
@@ -256,10 +282,14 @@ class RoutingMargin:
 
 def spread_weights(model, generator):
     """Draws every parameter anew: the classes' initial biases of 0 and norms of 1 would hide errors."""
+    gemma = "Gemma" in type(model).__name__
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith("norm.weight"):
-            value = 1 + 0.2 * noise
+            value = (not gemma or "post_" in name) + 0.2 * noise  # Gemma's own are worth one more.
+        elif gemma and "embed_tokens" in name:
+            # Scaled and tied, larger ones would predict themselves for ever.
+            value = 0.4 * noise / parameter.shape[-1] ** 0.5
         elif name.endswith("bias"):
             value = 0.5 * noise
         else:

@@ -58,15 +58,17 @@ float ScaleYarn(float frequency, float share, double factor) {
 
 }  // namespace
 
-Rotary::Rotary(const ModelConfig& config) {
+Rotary::Rotary(const ModelConfig& config, bool sliding) {
   const RopeScaling plain;  // Linear by 1.
-  const RopeScaling& scaling = config.rope_scaling ? *config.rope_scaling : plain;
+  const bool own = sliding && config.sliding_rope_theta > 0;
+  const double theta = own ? config.sliding_rope_theta : config.rope_theta;
+  const RopeScaling& scaling = config.rope_scaling && !own ? *config.rope_scaling : plain;
   magnitude_ = static_cast<float>(scaling.magnitude);
   std::optional<YarnRamp> ramp;
   if (scaling.kind == RopeKind::kYarn) ramp.emplace(config, scaling);
   for (int index = 0; index < config.rope_dim() / 2; ++index) {
     const float exponent = static_cast<float>(2 * index) / static_cast<float>(config.rope_dim());
-    const double turns = 1 / std::pow(config.rope_theta, double{exponent});
+    const double turns = 1 / std::pow(theta, double{exponent});
     auto frequency = static_cast<float>(turns);
     switch (scaling.kind) {
       case RopeKind::kLinear:

@@ -11,7 +11,8 @@ namespace baton {
 
 class Rotary {
  public:
-  explicit Rotary(const ModelConfig& config);
+  // `sliding`: of the layers that have a window, where they have a rope of their own.
+  explicit Rotary(const ModelConfig& config, bool sliding = false);
 
   // Writes cosines and sines of `position`, rope_dim / 2 each, times the magnitude of a scaling
   // that has one. Angles are rounded to float32 where Hugging Face rounds them: at positions in the

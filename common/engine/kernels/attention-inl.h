@@ -110,6 +110,15 @@ __attribute__((noinline)) void SoftmaxBlock(RowState& row, int block_begin, floa
   }
 }
 
+// Caps the scores if the model does; returns the factor that makes exponents of two of them. Not
+// inlined, as SoftmaxBlock.
+__attribute__((noinline)) float CapScores(float scale, float softcap, int count, float* scores) {
+  if (softcap == 0) return scale * kLog2E;
+  const float factor = scale / softcap;
+  for (int i = 0; i < count; i += kLanes) Store(scores + i, Tanh(Load(scores + i) * factor));
+  return softcap * kLog2E;
+}
+
 // accumulator_r[0, kVecs * kLanes) += weights_r . values over keys [0, key_end), in key order;
 // `tiles` hold rows of `row` elements, read from column `d` on.
 template <int kRows, int kVecs, typename Element>
@@ -152,8 +161,9 @@ inline void AttendRows(int count, RowState* rows, const AttentionArgs<Element>& 
   const int dim = ValueDim(args);
   float scores[kRows * kKeyBlock];
   Scores<kRows>(rows, transposed, row, scores);
+  const float exponent_scale = CapScores(args.scale, args.softcap, kRows * kKeyBlock, scores);
   for (int r = 0; r < kRows; ++r) {
-    SoftmaxBlock(rows[r], block_begin, args.scale * kLog2E, dim, scores + r * kKeyBlock,
+    SoftmaxBlock(rows[r], block_begin, exponent_scale, dim, scores + r * kKeyBlock,
                  accumulator + r * dim);
   }
   const Element* const* tiles = args.kv.values + block_begin / kKeyTile;

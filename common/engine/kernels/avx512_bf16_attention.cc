@@ -144,8 +144,9 @@ inline void AttendPairedRows(int count, RowState* rows, const Pair* queries,
   float scores[kRows * kKeyBlock];
   Pair weights[kRows * kKeyBlock / 2];
   PairedScores<kRows>(queries, block.keys, args.head_dim, scores);
+  const float exponent_scale = CapScores(args.scale, args.softcap, kRows * kKeyBlock, scores);
   for (ptrdiff_t r = 0; r < kRows; ++r) {
-    SoftmaxBlock(rows[r], block_begin, args.scale * kLog2E, ValueDim(args), scores + r * kKeyBlock,
+    SoftmaxBlock(rows[r], block_begin, exponent_scale, ValueDim(args), scores + r * kKeyBlock,
                  accumulator + r * dim);
   }
   RoundToPairs(scores, kRows * kKeyBlock, weights);

@@ -274,6 +274,7 @@ struct AttentionShape {
   int dim;
   int value_dim;
   int window;
+  float softcap = 0;
 };
 
 // Attends from tokens [begin, end) of the sequence.
@@ -293,14 +294,16 @@ std::vector<float> Attend(void (*attention)(const AttentionArgs<Bf16>&), const S
   args.value_dim = shape.value_dim;
   args.first_position = begin;
   args.window = shape.window;
+  args.softcap = shape.softcap;
   args.scale = 3.0F / std::sqrt(static_cast<float>(shape.dim));
   args.kv = {sequence.keys.data(), sequence.values.data()};
   attention(args);
   return output;
 }
 
-constexpr AttentionShape kShapes[] = {{1, 32, 0, 0},  {4, 64, 0, 0},    {3, 96, 0, 70},
-                                      {7, 128, 0, 0}, {2, 576, 512, 0}, {2, 80, 0, 0}};
+constexpr AttentionShape kShapes[] = {{1, 32, 0, 0},       {4, 64, 0, 0},    {3, 96, 0, 70},
+                                      {7, 128, 0, 0},      {2, 576, 512, 0}, {2, 80, 0, 0},
+                                      {2, 64, 0, 70, 1.5F}};
 
 // Within the rounding of queries and weights. What is behind the sequence is not read.
 TEST_F(Bf16ProductsTest, AttentionIsNearThatInFloat32) {

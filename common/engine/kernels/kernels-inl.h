@@ -70,16 +70,31 @@ inline Vec SiluMul(Vec gate, Vec up) {
   return gate / (1.0f + Exp2(bounded)) * up;
 }
 
-void SiluMulRows(const float* gate_up, int rows, int dim, float* y) {
+// (1 + tanh(u)) / 2 is the sigmoid of 2u.
+inline Vec GeluMul(Vec gate, Vec up) {
+  constexpr float kTwiceRoot = 1.5957691216057308f;  // 2 * sqrt(2 / pi)
+  return gate * Sigmoid(kTwiceRoot * (gate + 0.044715f * gate * gate * gate)) * up;
+}
+
+template <Vec (*kGate)(Vec gate, Vec up)>
+void GateRows(const float* gate_up, int rows, int dim, float* y) {
   for (int row = 0; row < rows; ++row) {
     const float* gate = gate_up + 2 * static_cast<size_t>(row) * static_cast<size_t>(dim);
     const float* up = gate + dim;
     float* out = y + static_cast<size_t>(row) * static_cast<size_t>(dim);
     int i = 0;
-    for (; i + kLanes <= dim; i += kLanes) Store(out + i, SiluMul(Load(gate + i), Load(up + i)));
+    for (; i + kLanes <= dim; i += kLanes) Store(out + i, kGate(Load(gate + i), Load(up + i)));
     const int rest = dim - i;
-    StorePartial(out + i, SiluMul(LoadPartial(gate + i, rest), LoadPartial(up + i, rest)), rest);
+    StorePartial(out + i, kGate(LoadPartial(gate + i, rest), LoadPartial(up + i, rest)), rest);
   }
+}
+
+void SoftCap(float cap, size_t count, float* x) {
+  const auto capped = [cap](Vec value) { return cap * Tanh(value / cap); };
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) Store(x + i, capped(Load(x + i)));
+  const int rest = static_cast<int>(count - i);
+  StorePartial(x + i, capped(LoadPartial(x + i, rest)), rest);
 }
 
 void Add(const float* x, size_t count, float* y) {
@@ -163,7 +178,9 @@ const KernelTable kTable = {
     .panel_width = kPanel,
     .rms_norm = RmsNorm,
     .rope = Rope,
-    .silu_mul = SiluMulRows,
+    .silu_mul = GateRows<SiluMul>,
+    .gelu_mul = GateRows<GeluMul>,
+    .soft_cap = SoftCap,
     .add = Add,
     .add_scaled = AddScaled,
     .add_bias = AddBias,

@@ -101,6 +101,7 @@ struct AttentionArgs {
   int first_position;  // Token 0's; token t attends to positions up to first_position + t,
   int window = 0;      // and to so many at most, the last ones; 0: to all.
   float scale;
+  float softcap = 0;  // Scores become softcap * tanh(score / softcap); 0: they stay.
   KvTiles<Element> kv;
 };
 
@@ -125,6 +126,12 @@ struct KernelTable {
 
   // y[r][i] = silu(gate_up[r][i]) * gate_up[r][dim + i]; gate_up is [rows, 2 * dim].
   void (*silu_mul)(const float* gate_up, int rows, int dim, float* y);
+
+  // The same with GELU, by its approximation with tanh, in place of silu.
+  void (*gelu_mul)(const float* gate_up, int rows, int dim, float* y);
+
+  // x = cap * tanh(x / cap).
+  void (*soft_cap)(float cap, size_t count, float* x);
 
   // y += x.
   void (*add)(const float* x, size_t count, float* y);

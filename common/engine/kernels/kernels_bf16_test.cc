@@ -234,6 +234,7 @@ TEST_P(KernelsBf16Test, AttentionEqualsThatOfTheWidenedKeysAndValues) {
       args.head_dim = dim;
       args.first_position = prefix;
       args.scale = 3.0f / std::sqrt(static_cast<float>(dim));
+      args.softcap = static_cast<float>(prefix % 2);
       args.kv = {tile_list.data(), tile_list.data() + tiles};
       attention(args);
       return output;

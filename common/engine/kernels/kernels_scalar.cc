@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <vector>
 
 #include "common/engine/kernels/kernels.h"
@@ -41,6 +42,24 @@ void SiluMul(const float* gate_up, int rows, int dim, float* y) {
     }
     gate_up += dim;  // Skips the gates; the loop goes over the second half.
   }
+}
+
+void GeluMul(const float* gate_up, int rows, int dim, float* y) {
+  const double root = std::sqrt(2 / std::numbers::pi);
+  for (int row = 0; row < rows; ++row, gate_up += 2 * static_cast<ptrdiff_t>(dim), y += dim) {
+    for (int i = 0; i < dim; ++i) {
+      const double x = gate_up[i];
+      const double gelu = x / 2 * (1 + std::tanh(root * (x + 0.044715 * x * x * x)));
+      y[i] = static_cast<float>(gelu * gate_up[dim + i]);
+    }
+  }
+}
+
+double Capped(double x, double cap) { return cap * std::tanh(x / cap); }
+
+void SoftCap(float cap, size_t count, float* x) {
+  std::transform(x, x + count, x,
+                 [cap](float value) { return static_cast<float>(Capped(value, cap)); });
 }
 
 void Add(const float* x, size_t count, float* y) {
@@ -117,7 +136,8 @@ void AttendRow(const AttentionArgs<Element>& args, const float* query, int posit
     double score = 0;
     const Element* key = Row(args.kv.keys, p, dim);
     for (int d = 0; d < dim; ++d) score += static_cast<double>(query[d]) * Widen(key[d]);
-    weights[static_cast<size_t>(p)] = score * args.scale;
+    score *= args.scale;
+    weights[static_cast<size_t>(p)] = args.softcap > 0 ? Capped(score, args.softcap) : score;
     max = std::max(max, weights[static_cast<size_t>(p)]);
   }
   double sum = 0;
@@ -199,6 +219,8 @@ const KernelTable kTable = {
     .rms_norm = RmsNorm,
     .rope = Rope,
     .silu_mul = SiluMul,
+    .gelu_mul = GeluMul,
+    .soft_cap = SoftCap,
     .add = Add,
     .add_scaled = AddScaled,
     .add_bias = AddBias,

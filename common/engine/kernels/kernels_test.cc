@@ -99,6 +99,32 @@ TEST_P(KernelsTest, AddAndBiasMatchScalar) {
   EXPECT_EQ(y, expected);
 }
 
+TEST_P(KernelsTest, GeluMatchesScalar) {
+  for (const int dim : {1, 7, 16, 45}) {
+    auto gate_up = RandomFloats(random_, Size(3, 2 * static_cast<size_t>(dim)));
+    for (float& value : gate_up) value *= 12;
+    gate_up[0] = -200;  // Overflows an exponential.
+    std::vector<float> y(Size(3, static_cast<size_t>(dim)));
+    std::vector<float> expected(y.size());
+    kernels().gelu_mul(gate_up.data(), 3, dim, y.data());
+    Scalar().gelu_mul(gate_up.data(), 3, dim, expected.data());
+    ExpectClose(y, expected, 2e-6);
+  }
+}
+
+TEST_P(KernelsTest, SoftCapMatchesScalarForSmallAndForLargeNumbers) {
+  constexpr float kCap = 30;
+  auto x = RandomFloats(random_, 1003);
+  for (size_t i = 0; i < x.size(); ++i) x[i] *= std::pow(10.0f, static_cast<float>(i % 9) - 4);
+  std::vector<float> expected = x;
+  kernels().soft_cap(kCap, x.size(), x.data());
+  Scalar().soft_cap(kCap, expected.size(), expected.data());
+  for (size_t i = 0; i < x.size(); ++i) {
+    ASSERT_NEAR(x[i], expected[i], 1e-6 * std::fabs(expected[i])) << i;
+    ASSERT_LE(std::fabs(x[i]), kCap);
+  }
+}
+
 struct Packed {
   std::vector<float> panels;
   PackedMatrix matrix;
@@ -179,7 +205,8 @@ struct Sequence {
 };
 
 std::vector<float> RunAttention(const KernelTable& table, const Sequence& sequence,
-                                const float* query, int tokens, int heads, int dim, int prefix) {
+                                const float* query, int tokens, int heads, int dim, int prefix,
+                                float softcap = 0) {
   std::vector<float> output(Size(tokens, heads, dim));
   AttentionArgs<float> args;
   args.query = query;
@@ -190,6 +217,7 @@ std::vector<float> RunAttention(const KernelTable& table, const Sequence& sequen
   args.head_dim = dim;
   args.first_position = prefix;
   args.scale = 3.0f / std::sqrt(static_cast<float>(dim));
+  args.softcap = softcap;
   args.kv = {sequence.keys.data(), sequence.values.data()};
   table.attention(args);
   return output;
@@ -207,6 +235,10 @@ TEST_P(KernelsTest, AttentionMatchesScalarOnRandomShapes) {
     const auto query = RandomFloats(random_, Size(tokens, heads, dim));
     ExpectClose(RunAttention(kernels(), sequence, query.data(), tokens, heads, dim, prefix),
                 RunAttention(Scalar(), sequence, query.data(), tokens, heads, dim, prefix), 1e-5);
+    const float cap = trial % 2 == 0 ? 0.5f : 50;
+    ExpectClose(RunAttention(kernels(), sequence, query.data(), tokens, heads, dim, prefix, cap),
+                RunAttention(Scalar(), sequence, query.data(), tokens, heads, dim, prefix, cap),
+                1e-5);
   }
 }
 
@@ -249,15 +281,19 @@ TEST_P(KernelsTest, AttentionRowsDoNotDependOnTheirChunk) {
   const int length = 211;
   const Sequence sequence(random_, length, dim);
   const auto query = RandomFloats(random_, Size(length, heads, dim));
-  const auto together = RunAttention(kernels(), sequence, query.data(), length, heads, dim, 0);
-  for (const int chunk : {1, 7, 64, 100}) {
-    for (int begin = 0; begin < length; begin += chunk) {
-      const int tokens = std::min(chunk, length - begin);
-      const size_t at = Size(begin, heads, dim);
-      const auto part = RunAttention(kernels(), sequence, &query[at], tokens, heads, dim, begin);
-      ASSERT_TRUE(
-          std::equal(part.begin(), part.end(), together.begin() + static_cast<ptrdiff_t>(at)))
-          << "chunk of " << chunk << " at " << begin;
+  for (const float cap : {0.0f, 2.0f}) {
+    const auto together =
+        RunAttention(kernels(), sequence, query.data(), length, heads, dim, 0, cap);
+    for (const int chunk : {1, 7, 64, 100}) {
+      for (int begin = 0; begin < length; begin += chunk) {
+        const int tokens = std::min(chunk, length - begin);
+        const size_t at = Size(begin, heads, dim);
+        const auto part =
+            RunAttention(kernels(), sequence, &query[at], tokens, heads, dim, begin, cap);
+        ASSERT_TRUE(
+            std::equal(part.begin(), part.end(), together.begin() + static_cast<ptrdiff_t>(at)))
+            << "chunk of " << chunk << " at " << begin;
+      }
     }
   }
 }

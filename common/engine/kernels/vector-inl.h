@@ -98,5 +98,25 @@ inline Vec Exp2(Vec x) {
   return x < -126.0f ? Vec{} : scaled;
 }
 
+// 1 / (1 + e^-x); no overflow.
+inline Vec Sigmoid(Vec x) {
+  const Vec exponent = x * -kLog2E;
+  const Vec bounded = exponent > 126.0f ? Splat(126.0f) : exponent;
+  return 1.0f / (1.0f + Exp2(bounded));
+}
+
+// Near 0, where the quotient would lose digits, by the Taylor series.
+inline Vec Tanh(Vec x) {
+  const Vec square = x * x;
+  Vec p = Splat(-1382.0f / 155925);
+  p = p * square + 62.0f / 2835;
+  p = p * square - 17.0f / 315;
+  p = p * square + 2.0f / 15;
+  p = p * square - 1.0f / 3;
+  const Vec near = x + x * square * p;
+  const Vec far = 2.0f * Sigmoid(2.0f * x) - 1.0f;
+  return square < 0.1f ? near : far;
+}
+
 }  // namespace
 }  // namespace baton::kernels::BATON_KERNELS

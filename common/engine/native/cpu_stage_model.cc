@@ -46,7 +46,7 @@ CpuStageModel::CpuStageModel(const StageSetup& setup, const kernels::KernelTable
       sliced_(options.slice_activations && !shard_.rank.alone()),
       kernels_(kernels),
       threads_(options.threads),
-      rotary_(config_),
+      turns_{Turns(config_, /*sliding=*/false), Turns(config_, /*sliding=*/true)},
       attention_scale_(config_.attention_scale()),
       feed_forward_(kernels_, sizes_, shard_.experts),
       latent_attention_(kernels_, sizes_, threads_),
@@ -192,7 +192,7 @@ absl::Status CpuStageModel::Compute(const Batch& batch, const TensorView& in, co
     }
   }
   for (size_t chunk = 0; chunk < group_.chunks().size(); ++chunk) {
-    BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/true, x));
+    BATON_RETURN_IF_ERROR(FinishSums(chunk, kv().layer_end - 1, /*ends_layer=*/true, x));
   }
   if (last_stage()) {
     BATON_RETURN_IF_ERROR(AllLogits(batch, x));
@@ -211,11 +211,13 @@ void CpuStageModel::PlaceRows(const Batch& batch) {
       places_.push_back({static_cast<int>(i), slice.prefix_length + token});
     }
   }
-  const auto half = static_cast<size_t>(rotary_.half_dim());
-  cos_.resize(places_.size() * half);
-  sin_.resize(places_.size() * half);
-  for (size_t row = 0; row < places_.size(); ++row) {
-    rotary_.Angles(places_[row].position, &cos_[row * half], &sin_[row * half]);
+  for (Turns& turns : std::span(turns_).first(config_.sliding_rope_theta > 0 ? 2 : 1)) {
+    const auto half = static_cast<size_t>(turns.rotary.half_dim());
+    turns.cos.resize(places_.size() * half);
+    turns.sin.resize(places_.size() * half);
+    for (size_t row = 0; row < places_.size(); ++row) {
+      turns.rotary.Angles(places_[row].position, &turns.cos[row * half], &turns.sin[row * half]);
+    }
   }
 }
 
@@ -232,26 +234,33 @@ absl::Status CpuStageModel::RunLayer(const Batch& batch, int layer, int tokens, 
   const int together = std::min(FeedForward::RowsOf(BlockOf(layer)), tokens);
   std::vector<float>& projected = scratch_.projected;
   projected.resize(std::max(projected.size(), Floats(together, config_.hidden_size)));
-  const auto add = [&](int begin, int end) {
-    kernels_.add(projected.data(), Floats(end - begin, config_.hidden_size),
-                 x + Floats(begin, config_.hidden_size));
-  };
+  const LayerBlock& weights = BlockOf(layer);
   // In order: a block attends to the keys that earlier blocks have stored.
   for (int begin = 0; begin < tokens; begin += together) {
     const int end = std::min(begin + together, tokens);
     for (int block = begin; block < end; block += kRowBlock) {
       const int block_end = std::min(block + kRowBlock, end);
       BATON_RETURN_IF_ERROR(Attention(batch, layer, block, block_end, x, projected.data()));
-      add(block, block_end);
+      AddOutput(weights.attention_output_norm, {block, block_end}, projected.data(), x);
     }
     Mlp(layer, begin, end, x, projected.data());
-    add(begin, end);
+    AddOutput(weights.feed_forward_output_norm, {begin, end}, projected.data(), x);
     if (dtype_ == ElementType::kBFloat16) {
       kernels_.round_to_bf16(x + Floats(begin, config_.hidden_size),
                              Floats(end - begin, config_.hidden_size));
     }
   }
   return absl::OkStatus();
+}
+
+void CpuStageModel::AddOutput(const std::vector<float>& norm, IndexRange rows, float* output,
+                              float* x) const {
+  if (!norm.empty()) {
+    kernels_.rms_norm(output, norm.data(), static_cast<float>(config_.rms_norm_eps), rows.size(),
+                      config_.hidden_size, output);
+  }
+  kernels_.add(output, Floats(rows.size(), config_.hidden_size),
+               x + Floats(rows.begin, config_.hidden_size));
 }
 
 absl::Status CpuStageModel::RunPartOfLayer(const Batch& batch, int layer, float* x) {
@@ -265,7 +274,7 @@ absl::Status CpuStageModel::RunPartOfLayer(const Batch& batch, int layer, float*
   const std::span<const IndexRange> chunks = group_.chunks();
   for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
     if (layer > kv().layer_begin) {
-      BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/true, x));
+      BATON_RETURN_IF_ERROR(FinishSums(chunk, layer - 1, /*ends_layer=*/true, x));
     }
     BATON_RETURN_IF_ERROR(blocks(chunks[chunk], kRowBlock, [&](int begin, int end) {
       return Attention(batch, layer, begin, end, x, group_.Rows(begin));
@@ -273,7 +282,7 @@ absl::Status CpuStageModel::RunPartOfLayer(const Batch& batch, int layer, float*
     group_.Reduce(chunk);
   }
   for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
-    BATON_RETURN_IF_ERROR(FinishSums(chunk, /*ends_layer=*/false, x));
+    BATON_RETURN_IF_ERROR(FinishSums(chunk, layer, /*ends_layer=*/false, x));
     BATON_RETURN_IF_ERROR(blocks(chunks[chunk], together, [&](int begin, int end) {
       Mlp(layer, begin, end, x, group_.Rows(begin));
       return absl::OkStatus();
@@ -283,13 +292,16 @@ absl::Status CpuStageModel::RunPartOfLayer(const Batch& batch, int layer, float*
   return absl::OkStatus();
 }
 
-absl::Status CpuStageModel::FinishSums(size_t chunk, bool ends_layer, float* x) {
+absl::Status CpuStageModel::FinishSums(size_t chunk, int layer, bool ends_layer, float* x) {
   BATON_RETURN_IF_ERROR(group_.Await(chunk));
   const IndexRange rows = group_.chunks()[chunk];
-  const size_t count = Floats(rows.size(), config_.hidden_size);
-  float* const to = x + Floats(rows.begin, config_.hidden_size);
-  kernels_.add(group_.Rows(rows.begin), count, to);
-  if (ends_layer && dtype_ == ElementType::kBFloat16) kernels_.round_to_bf16(to, count);
+  const LayerBlock& block = BlockOf(layer);
+  AddOutput(ends_layer ? block.feed_forward_output_norm : block.attention_output_norm, rows,
+            group_.Rows(rows.begin), x);
+  if (ends_layer && dtype_ == ElementType::kBFloat16) {
+    kernels_.round_to_bf16(x + Floats(rows.begin, config_.hidden_size),
+                           Floats(rows.size(), config_.hidden_size));
+  }
   return absl::OkStatus();
 }
 
@@ -297,16 +309,19 @@ absl::Status CpuStageModel::Attention(const Batch& batch, int layer, int begin, 
                                       const float* x, float* projected) {
   const LayerBlock& block = BlockOf(layer);
   const float* const rows = x + Floats(begin, config_.hidden_size);
+  const Turns& turns = TurnsOf(layer);
+  const size_t angles = Floats(begin, turns.rotary.half_dim());
   if (config_.latent.kv_rank > 0) {
-    const size_t angles = Floats(begin, rotary_.half_dim());
     latent_attention_.Apply(
         block,
         {batch,
          std::span(places_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-         &cos_[angles], &sin_[angles]},
+         &turns.cos[angles], &turns.sin[angles]},
         layer, rows, *pool_, scratch_.attended.data());
   } else {
-    BATON_RETURN_IF_ERROR(ProjectQkv(block, begin, end - begin, rows));
+    ProjectQkv(block, end - begin, rows);
+    BATON_RETURN_IF_ERROR(heads_.Apply(
+        block, {scratch_.qkv.data(), end - begin, &turns.cos[angles], &turns.sin[angles]}));
     StoreAndAttend(batch, layer, begin, end - begin);
   }
   block.o->Apply(scratch_.attended.data(), end - begin, projected);
@@ -316,8 +331,7 @@ absl::Status CpuStageModel::Attention(const Batch& batch, int layer, int begin, 
   return absl::OkStatus();
 }
 
-absl::Status CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int rows,
-                                       const float* x) {
+void CpuStageModel::ProjectQkv(const LayerBlock& block, int rows, const float* x) {
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   kernels_.rms_norm(x, block.input_norm.data(), eps, rows, config_.hidden_size,
                     scratch_.normed.data());
@@ -326,8 +340,6 @@ absl::Status CpuStageModel::ProjectQkv(const LayerBlock& block, int begin, int r
   if (!block.qkv_bias.empty()) {
     kernels_.add_bias(block.qkv_bias.data(), rows, width, scratch_.qkv.data());
   }
-  const size_t angles = Floats(begin, rotary_.half_dim());
-  return heads_.Apply(block, {scratch_.qkv.data(), rows, &cos_[angles], &sin_[angles]});
 }
 
 void CpuStageModel::StoreAndAttend(const Batch& batch, int layer, int begin, int rows) {
@@ -395,8 +407,9 @@ void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows,
         args.heads = group;
         args.head_dim = config_.head_dim;
         args.first_position = place.position;
-        args.window = config_.sliding_window;
+        args.window = config_.window(layer);
         args.scale = attention_scale_;
+        args.softcap = static_cast<float>(config_.score_softcap);
         args.kv = {keys, values};
         attention(args);
       }
@@ -409,11 +422,13 @@ absl::Status CpuStageModel::ApplyHead(int rows, std::span<float> logits) {
   kernels_.rms_norm(scratch_.normed.data(), stage_.final_norm.data(),
                     static_cast<float>(config_.rms_norm_eps), rows, config_.hidden_size,
                     scratch_.normed.data());
-  if (group_.alone()) {
-    stage_.head->Apply(scratch_.normed.data(), rows, logits.data());
-    return absl::OkStatus();
+  float* const part = group_.alone() ? logits.data() : scratch_.vocabulary.data();
+  stage_.head->Apply(scratch_.normed.data(), rows, part);
+  if (config_.logit_softcap > 0) {
+    kernels_.soft_cap(static_cast<float>(config_.logit_softcap), Floats(rows, sizes_.vocab_size),
+                      part);
   }
-  stage_.head->Apply(scratch_.normed.data(), rows, scratch_.vocabulary.data());
+  if (group_.alone()) return absl::OkStatus();
   return group_.Gather(std::span(scratch_.vocabulary).first(Floats(rows, sizes_.vocab_size)), rows,
                        logits);
 }

@@ -63,6 +63,12 @@ class CpuStageModel final : public StageModel {
     TileLists<float> tiles;  // This or the next one is used, by the type of the pages.
     TileLists<kernels::Bf16> bf16_tiles;
   };
+  // A rope and what it makes of the batch's positions.
+  struct Turns {
+    Turns(const ModelConfig& config, bool sliding) : rotary(config, sliding) {}
+    const Rotary rotary;
+    std::vector<float> cos, sin;  // [batch tokens, rope_dim / 2]
+  };
   CpuStageModel(const StageSetup& setup, const kernels::KernelTable& kernels,
                 const ExecutorOptions& options);
 
@@ -82,7 +88,10 @@ class CpuStageModel final : public StageModel {
   // chunk is computed. The last sums are still under way when it returns; FinishSums waits for
   // them.
   absl::Status RunPartOfLayer(const Batch& batch, int layer, float* x);
-  absl::Status FinishSums(size_t chunk, bool ends_layer, float* x);
+  absl::Status FinishSums(size_t chunk, int layer, bool ends_layer, float* x);
+  // Adds what one half of a layer gives, normalised in place by `norm` if there is one, to the rows
+  // of x.
+  void AddOutput(const std::vector<float>& norm, IndexRange rows, float* output, float* x) const;
   // What the two halves of a layer add to rows [begin, end), or this rank's part of it: [rows,
   // hidden].
   absl::Status Attention(const Batch& batch, int layer, int begin, int end, const float* x,
@@ -91,7 +100,7 @@ class CpuStageModel final : public StageModel {
     const size_t first = static_cast<size_t>(begin) * static_cast<size_t>(config_.hidden_size);
     feed_forward_.Apply(BlockOf(layer), x + first, end - begin, projected);
   }
-  absl::Status ProjectQkv(const LayerBlock& block, int begin, int rows, const float* x);
+  void ProjectQkv(const LayerBlock& block, int rows, const float* x);
   // Stores keys and values in the pages' type and attends to them.
   void StoreAndAttend(const Batch& batch, int layer, int begin, int rows);
   template <typename Element>
@@ -105,6 +114,9 @@ class CpuStageModel final : public StageModel {
   // ranks, at most kLogitRows rows. `logits` is [rows, vocab] of the whole model on the rank that
   // gets logits.
   absl::Status ApplyHead(int rows, std::span<float> logits);
+  const Turns& TurnsOf(int layer) const {
+    return turns_[config_.sliding_rope_theta > 0 && config_.slides(layer) ? 1 : 0];
+  }
   const LayerBlock& BlockOf(int layer) const {
     return stage_.layers[static_cast<size_t>(layer - kv().layer_begin)];
   }
@@ -116,7 +128,7 @@ class CpuStageModel final : public StageModel {
   const bool sliced_;  // Activations are received and sent as this rank's slice only.
   const kernels::KernelTable kernels_;  // With the attention of --cpu-numerics.
   ThreadPool threads_;
-  const Rotary rotary_;
+  Turns turns_[2];  // The second is of sliding layers that have a rope of their own.
   const float attention_scale_;
   StageBlocks stage_;
   FeedForward feed_forward_;
@@ -129,7 +141,6 @@ class CpuStageModel final : public StageModel {
   Scratch scratch_;
   size_t max_tiles_ = 0;  // The most tiles that a sequence has.
   std::vector<RowPlace> places_;
-  std::vector<float> cos_, sin_;  // [batch tokens, rope_dim / 2]
   std::vector<float> hidden_;     // [batch tokens, hidden]; see ResidualStream.
   std::vector<std::byte> whole_;  // The input, gathered from all ranks' slices.
   std::vector<float>

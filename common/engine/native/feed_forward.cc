@@ -117,6 +117,7 @@ void Router::KeepGroups(std::span<float> merits) {
 FeedForward::FeedForward(const kernels::KernelTable& kernels, const ModelConfig& sizes,
                          IndexRange experts)
     : kernels_(kernels),
+      gate_(sizes.activation == Activation::kGeluTanh ? kernels.gelu_mul : kernels.silu_mul),
       hidden_(sizes.hidden_size),
       eps_(static_cast<float>(sizes.rms_norm_eps)),
       experts_(sizes.experts),
@@ -148,7 +149,7 @@ void FeedForward::Gated(const GatedBlock& block, const float* x, int rows, float
   if (!block.gate_up_bias.empty()) {
     kernels_.add_bias(block.gate_up_bias.data(), rows, 2 * columns, gate_up_.data());
   }
-  kernels_.silu_mul(gate_up_.data(), rows, columns, inner_.data());
+  gate_(gate_up_.data(), rows, columns, inner_.data());
   block.down->Apply(inner_.data(), rows, y);
   if (!block.down_bias.empty()) kernels_.add_bias(block.down_bias.data(), rows, hidden_, y);
 }

@@ -77,6 +77,7 @@ class FeedForward {
   void AddExpert(const GatedBlock& expert, std::span<const Routed> routed, float* y);
 
   const kernels::KernelTable& kernels_;
+  void (*const gate_)(const float* gate_up, int rows, int dim, float* y);
   const int hidden_;
   const float eps_;
   const Experts experts_;

@@ -27,8 +27,9 @@ inline constexpr const char* kParityFamilies[] = {"llama3", "qwen2", "qwen3"};
 // norms over all heads, fused projections. Only in float32: rounding to bfloat16 sends tokens to
 // other experts.
 inline constexpr const char* kParityVariants[] = {
-    "qwen3_moe",   "qwen3_moe_step", "mixtral",         "mistral",  "llama_bias", "qwen3_moe_fp8",
-    "deepseek_v2", "deepseek_v3",    "deepseek_v3_fp8", "glm4_moe", "minimax_m2", "phi3"};
+    "qwen3_moe",     "qwen3_moe_step", "mixtral",     "mistral",         "llama_bias",
+    "qwen3_moe_fp8", "deepseek_v2",    "deepseek_v3", "deepseek_v3_fp8", "glm4_moe",
+    "minimax_m2",    "phi3",           "gemma",       "gemma2",          "gemma3"};
 inline constexpr float kParityTolerance = 1e-4f;  // Relative to the largest logit.
 // How far rounding to bfloat16 may lead a backend from Hugging Face, whose own logits are up to
 // 0.07 of the largest off.

@@ -27,7 +27,7 @@ constexpr double kUnseen = -1e30;
 
 // By plain operators: right for every device, type and shape.
 Attended AttendPlainly(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                       const at::Tensor& unseen, double scale, bool merged) {
+                       const at::Tensor& unseen, const ScoreForm& form, bool merged) {
   std::vector<int64_t> shape = query.sizes().vec();
   const int64_t key_dim = shape.back();
   shape.back() = keys.size(-2);
@@ -35,7 +35,9 @@ Attended AttendPlainly(const at::Tensor& query, const at::Tensor& keys, const at
   flat.push_back(query.size(-3) * query.size(-2));  // Rows that share keys.
   flat.push_back(key_dim);
   at::Tensor scores = at::matmul(query.reshape(flat), keys.transpose(-1, -2)).view(shape);
-  scores = scores.scalar_type() == at::kFloat ? scores.mul_(scale) : scores.to(at::kFloat) * scale;
+  scores = scores.scalar_type() == at::kFloat ? scores.mul_(form.scale)
+                                              : scores.to(at::kFloat) * form.scale;
+  if (form.softcap > 0) scores.div_(form.softcap).tanh_().mul_(form.softcap);
   if (unseen.defined()) scores.masked_fill_(unseen, kUnseen);
   const at::Tensor shares = at::softmax(scores, -1);
   // The share of the highest score says the sum: exp(highest - log_sum).
@@ -128,13 +130,13 @@ KeyBlock Narrow(const KeyBlock& keys, int64_t begin, int64_t end) {
 }  // namespace
 
 Attended AttendBlock(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                     const at::Tensor& unseen, double scale, bool merged) {
+                     const at::Tensor& unseen, const ScoreForm& form, bool merged) {
 #if TORCH_VERSION_MAJOR >= 2
-  if (query.is_cpu() && keys.size(-1) == values.size(-1)) {
-    return AttendOnCpu(query, keys, values, unseen, scale);
+  if (query.is_cpu() && keys.size(-1) == values.size(-1) && form.softcap == 0) {
+    return AttendOnCpu(query, keys, values, unseen, form.scale);
   }
 #endif
-  return AttendPlainly(query, keys, values, unseen, scale, merged);
+  return AttendPlainly(query, keys, values, unseen, form, merged);
 }
 
 void Merge(Attended more, Attended& sum) {
@@ -169,7 +171,7 @@ at::Tensor AttendChunk(const ChunkShape& shape, const at::Tensor& query, const K
       const int64_t clipped = piece.Clip(end);
       const KeyBlock seen = Narrow(keys, 0, clipped - begin);
       Merge(AttendBlock(query.narrow(2, row, rows), seen.first, seen.second,
-                        piece.Unseen(begin, clipped, query), shape.scale, several),
+                        piece.Unseen(begin, clipped, query), shape.form, several),
             sums[i]);
     }
   };

@@ -20,12 +20,18 @@ struct Attended {
   at::Tensor log_sum;  // [.., group, rows, 1] float32: of the exponentials of the scores.
 };
 
+// What becomes of the products of queries and keys.
+struct ScoreForm {
+  double scale = 1;
+  double softcap = 0;  // Scaled scores become softcap * tanh(score / softcap); 0: they stay.
+};
+
 // `query` is [.., group, rows, key_dim]; `keys` and `values` are [.., length, key_dim or value_dim]
 // of the same type and leading dimensions. `unseen`, if it is defined, can be broadcast to
 // [.., group, rows, length] and is true where a row sees nothing; a row that sees nothing at all
 // counts for nothing when it is merged. `merged`: whether the sum is needed.
 Attended AttendBlock(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                     const at::Tensor& unseen, double scale, bool merged);
+                     const at::Tensor& unseen, const ScoreForm& form, bool merged);
 
 // Adds `more` to `sum`, which is undefined at first. Several parts together are float32.
 void Merge(Attended more, Attended& sum);
@@ -40,7 +46,7 @@ struct ChunkShape {
   int64_t tokens = 0;
   int64_t window = 0;     // Keys that a row sees, its own included; 0: all.
   int64_t page_size = 1;  // Blocks of the prefix begin at pages.
-  double scale = 1;
+  ScoreForm form = {};
 
   // The first key that any of its tokens sees, or one before it: the first of a page.
   int64_t first_key() const {

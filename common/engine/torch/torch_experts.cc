@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
@@ -27,8 +28,11 @@ namespace {
 
 constexpr int64_t kEight = 8;  // Columns of 16 bytes.
 
-at::Tensor Gate(const at::Tensor& gate_up, const DeviceKernels* kernels) {
+at::Tensor Gate(const at::Tensor& gate_up, const DeviceKernels* kernels, Activation activation) {
   const int64_t columns = gate_up.size(1) / 2;
+  if (activation == Activation::kGeluTanh) {
+    return at::gelu(gate_up.narrow(1, 0, columns), "tanh") * gate_up.narrow(1, columns, columns);
+  }
   if (kernels != nullptr && gate_up.scalar_type() == at::kBFloat16 && columns % kEight == 0) {
     return kernels->Gate(gate_up);
   }
@@ -66,8 +70,8 @@ at::Tensor AddGroupedPart(const HeldExperts& experts, const Routes& routes,
   const RouteGroups groups = GroupRoutes(routes, experts.first, held, experts.of);
   const int64_t active = routes.ids.size(1);
   const at::Tensor taken = rows.index_select(0, groups.order.div(active, "floor"));
-  const at::Tensor inner =
-      Gate(MultiplyGroups(taken, experts.stacked.gate_up, groups.ends), experts.kernels);
+  const at::Tensor inner = Gate(MultiplyGroups(taken, experts.stacked.gate_up, groups.ends),
+                                experts.kernels, experts.activation);
   const at::Tensor given = MultiplyGroups(inner, experts.stacked.down, groups.ends);
   // The order is a permutation, so that every row is written once.
   at::Tensor added = at::empty_like(given).index_copy_(0, groups.order, given);
@@ -90,13 +94,13 @@ StackedExperts StackExperts(std::vector<TorchGated>& experts) {
   return stacked;
 }
 
-at::Tensor GatedRows(const TorchGated& layer, const at::Tensor& rows,
-                     const DeviceKernels* kernels) {
-  if (kernels != nullptr && !layer.gate_up_bias.defined() &&
+at::Tensor GatedRows(const TorchGated& layer, const at::Tensor& rows, const DeviceKernels* kernels,
+                     Activation activation) {
+  if (kernels != nullptr && !layer.gate_up_bias.defined() && activation == Activation::kSilu &&
       kernels->Multiplies(rows, layer.gate_up)) {
     return kernels->MultiplyGated(rows, layer.gate_up);
   }
-  return Gate(at::linear(rows, layer.gate_up, layer.gate_up_bias), kernels);
+  return Gate(at::linear(rows, layer.gate_up, layer.gate_up_bias), kernels, activation);
 }
 
 at::Tensor AddExperts(const HeldExperts& experts, const Routes& routes, const at::Tensor& rows) {
@@ -113,9 +117,9 @@ at::Tensor AddByLoop(const HeldExperts& experts, const Routes& routes, const at:
     const int64_t count = runs.begin[id] - begin;
     if (count == 0) continue;
     const at::Tensor own = runs.rows.narrow(0, begin, count);
-    const at::Tensor added =
-        at::linear(GatedRows(expert, rows.index_select(0, own), experts.kernels), expert.down,
-                   expert.down_bias);
+    const at::Tensor added = at::linear(
+        GatedRows(expert, rows.index_select(0, own), experts.kernels, experts.activation),
+        expert.down, expert.down_bias);
     sum.index_add_(0, own, added * runs.shares.narrow(0, begin, count).to(added.scalar_type()));
   }
   return sum;

@@ -37,10 +37,12 @@ struct HeldExperts {
   const std::vector<TorchGated>& each;
   const StackedExperts& stacked;
   const DeviceKernels* kernels = nullptr;
+  Activation activation = Activation::kSilu;
 };
 
 // The input of a gated layer's second product. `kernels` may be nullptr.
-at::Tensor GatedRows(const TorchGated& layer, const at::Tensor& rows, const DeviceKernels* kernels);
+at::Tensor GatedRows(const TorchGated& layer, const at::Tensor& rows, const DeviceKernels* kernels,
+                     Activation activation = Activation::kSilu);
 
 // What these experts add to `rows`, [rows, hidden], by the way that fits.
 at::Tensor AddExperts(const HeldExperts& experts, const Routes& routes, const at::Tensor& rows);

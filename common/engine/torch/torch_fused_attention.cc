@@ -91,20 +91,21 @@ void Add(const DeviceKernels* kernels, const Part& more, Part& sum) {
 at::Tensor WithinWindow(const ChunkShape& shape, const at::Tensor& query, const KeyBlock& own,
                         const GetKeys& prefix) {
   const int64_t first = shape.first_key();
-  if (first >= shape.prefix) return ByFlash(query, own, true, shape.window, shape.scale).output;
+  if (first >= shape.prefix)
+    return ByFlash(query, own, true, shape.window, shape.form.scale).output;
   const KeyBlock before = prefix(first, shape.prefix);
   const KeyBlock all = {at::cat({before.first, own.first}, 1),
                         at::cat({before.second, own.second}, 1)};
-  return ByFlash(query, all, /*causal=*/true, shape.window, shape.scale).output;
+  return ByFlash(query, all, /*causal=*/true, shape.window, shape.form.scale).output;
 }
 
 }  // namespace
 
 // FlashAttention 2 takes its own types, one width of keys and values, and reads groups as they are.
-bool FusedAttentionFits(const at::Tensor& query, int64_t value_dim) {
+bool FusedAttentionFits(const at::Tensor& query, int64_t value_dim, const ScoreForm& form) {
   constexpr int64_t kWidest = 256;
   return query.is_cuda() && query.scalar_type() == at::kBFloat16 && query.size(-1) == value_dim &&
-         value_dim <= kWidest && value_dim % 8 == 0;
+         value_dim <= kWidest && value_dim % 8 == 0 && form.softcap == 0;
 }
 
 at::Tensor AttendFused(const ChunkShape& shape, const at::Tensor& query, const KeyBlock& own,
@@ -114,14 +115,14 @@ at::Tensor AttendFused(const ChunkShape& shape, const at::Tensor& query, const K
   const at::Tensor rows = padded > 0 ? Padded(query, 0, padded) : query;
   Part sum = padded > 0
                  ? ByCudnn(rows, {Padded(own.first, 1, padded), Padded(own.second, 1, padded)},
-                           /*causal=*/true, shape.scale, shape.tokens)
-                 : ByFlash(query, own, /*causal=*/true, 0, shape.scale);
+                           /*causal=*/true, shape.form.scale, shape.tokens)
+                 : ByFlash(query, own, /*causal=*/true, 0, shape.form.scale);
   for (const auto& [begin, end] : CutPrefix(shape.prefix, padded > 0)) {
     const KeyBlock keys = prefix(begin, end);
     const bool by_cudnn = padded > 0 && end - begin >= kLeastCudnnKeys;
     Add(kernels,
-        by_cudnn ? ByCudnn(rows, keys, /*causal=*/false, shape.scale, shape.tokens)
-                 : ByFlash(query, keys, /*causal=*/false, 0, shape.scale),
+        by_cudnn ? ByCudnn(rows, keys, /*causal=*/false, shape.form.scale, shape.tokens)
+                 : ByFlash(query, keys, /*causal=*/false, 0, shape.form.scale),
         sum);
   }
   return sum.output.to(query.scalar_type());
@@ -129,7 +130,10 @@ at::Tensor AttendFused(const ChunkShape& shape, const at::Tensor& query, const K
 
 #else
 
-bool FusedAttentionFits(const at::Tensor& /*query*/, int64_t /*value_dim*/) { return false; }
+bool FusedAttentionFits(const at::Tensor& /*query*/, int64_t /*value_dim*/,
+                        const ScoreForm& /*form*/) {
+  return false;
+}
 
 at::Tensor AttendFused(const ChunkShape& /*shape*/, const at::Tensor& query,
                        const KeyBlock& /*own*/, const GetKeys& /*prefix*/,

@@ -13,8 +13,9 @@
 
 namespace baton {
 
-// Whether the operators take rows of these heads: on a GPU, bfloat16, keys and values of one width.
-bool FusedAttentionFits(const at::Tensor& query, int64_t value_dim);
+// Whether the operators take rows of these heads: on a GPU, bfloat16, keys and values of one width,
+// no cap.
+bool FusedAttentionFits(const at::Tensor& query, int64_t value_dim, const ScoreForm& form);
 
 // As AttendChunk, but `query` and the result are [tokens, heads, head_dim]; `own` is [kv_heads,
 // tokens, head_dim]. `kernels` may be null.

@@ -11,9 +11,11 @@
 
 namespace baton {
 
-double TorchStageModel::attention_scale() const {
-  if (config_.latent.kv_rank > 0) return double{config_.attention_scale()};
-  return 1 / std::sqrt(static_cast<double>(config_.head_dim));
+ScoreForm TorchStageModel::score_form() const {
+  if (config_.latent.kv_rank > 0) return {double{config_.attention_scale()}};
+  const double divisor =
+      config_.query_scalar > 0 ? config_.query_scalar : static_cast<double>(config_.head_dim);
+  return {1 / std::sqrt(divisor), config_.score_softcap};
 }
 
 KeyBlock TorchStageModel::Gather(int layer, const at::Tensor& pages,
@@ -58,15 +60,15 @@ at::Tensor TorchStageModel::AttendChunkOf(const TorchStep::Chunk& chunk, int lay
                                           const at::Tensor& query, const KeyBlock& own,
                                           const at::Tensor& heads) const {
   const int64_t page = kv_.page_size;
-  const ChunkShape shape = {chunk.prefix, chunk.tokens, config_.sliding_window, page,
-                            attention_scale()};
+  const ChunkShape shape = {chunk.prefix, chunk.tokens, config_.window(kv_.layer_begin + layer),
+                            page, score_form()};
   const auto prefix = [&](int64_t begin, int64_t end) {
     const int64_t first = begin / page;
     const int64_t count = (end + page - 1) / page - first;
     const KeyBlock keys = Gather(layer, chunk.pages.narrow(0, first, count), heads);
     return KeyBlock{keys.first.narrow(1, 0, end - begin), keys.second.narrow(1, 0, end - begin)};
   };
-  if (FusedAttentionFits(query, own.second.size(-1))) {
+  if (FusedAttentionFits(query, own.second.size(-1), shape.form)) {
     return AttendFused(shape, query, own, prefix, kernels_.get());
   }
   const int64_t group = query.size(1) / kv_.kv_heads;
@@ -114,14 +116,14 @@ at::Tensor TorchStageModel::AttendDecodeRows(const TorchStep& step, int layer,
                                              const at::Tensor& query) const {
   if (kernels_attend_) {
     return kernels_->AttendPages(query, step.paged, Pages(layer, 0), Pages(layer, 1),
-                                 attention_scale(), config_.sliding_window);
+                                 score_form().scale, config_.sliding_window);
   }
   const int64_t kv_heads = kv_.kv_heads;
   const at::Tensor by_group =
       query.view({query.size(0), kv_heads, query.size(1) / kv_heads, query.size(2)});
   const at::Tensor attended = AttendDecodes(
       step, by_group, [&](const at::Tensor& pages) { return Gather(layer, pages, step.kv_heads); },
-      attention_scale());
+      score_form());
   return attended.flatten(1, 2);
 }
 

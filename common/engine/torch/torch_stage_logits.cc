@@ -16,9 +16,12 @@
 namespace baton {
 
 at::Tensor TorchStageModel::Logits(const at::Tensor& x) const {
-  return MultiplyRows(kernels_.get(), AddNorm(x, {}, weights_.final_norm).normed, weights_.head, {})
-      .to(at::kFloat)
-      .contiguous();
+  const at::Tensor logits =
+      MultiplyRows(kernels_.get(), AddNorm(x, {}, weights_.final_norm).normed, weights_.head, {})
+          .to(at::kFloat)
+          .contiguous();
+  if (config_.logit_softcap == 0) return logits;
+  return logits.div(config_.logit_softcap).tanh_().mul_(config_.logit_softcap);
 }
 
 at::Tensor TorchStageModel::ToHost(const at::Tensor& tensor) const {

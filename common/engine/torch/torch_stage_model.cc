@@ -46,7 +46,9 @@ TorchStageModel::TorchStageModel(const StageSetup& setup, const TorchDevice& dev
       dtype_(setup.dtype),
       sliced_(options.slice_activations && !shard_.rank.alone()),
       device_(device),
-      rotary_(config_, device_),
+      embedding_scale_(setup.EmbeddingScale()),
+      rotaries_{TorchRotary(config_, /*sliding=*/false, device_),
+                TorchRotary(config_, /*sliding=*/true, device_)},
       group_(shard_.rank, options.row_parallel, config_.hidden_size) {}
 
 absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
@@ -82,13 +84,15 @@ void TorchStageModel::PrepareKernels(int most_rows) {
       device_, {kv_.head_dim, sizes_.num_attention_heads, kv_.kv_heads, kv_.page_size});
   if (kernels_ == nullptr) return;
   kernels_attend_ = kernels_->fits_heads() && config_.latent.kv_rank == 0 &&
-                    !config_.qk_norm_whole && config_.rope_dim() == config_.head_dim;
+                    !config_.qk_norm_whole && config_.rope_dim() == config_.head_dim &&
+                    !config_.norm_adds_one && config_.sliding_layers.empty() &&
+                    config_.score_softcap == 0;
   if (most_rows == 0 || !CanBeCaptured()) return;
   const DecodeGraphs::Options options = {most_rows, kv_.page_size, config_.sliding_window,
                                          first_stage() ? 0 : config_.hidden_size};
   graphs_ = std::make_unique<DecodeGraphs>(
       device_, *kernels_, options, [this](TorchStep& step, const at::Tensor& input) {
-        const auto x = Layers(step, first_stage() ? Embed(step) : input);
+        const auto x = Layers({&step, 1}, first_stage() ? Embed(step) : input);
         TORCH_CHECK(x.ok(), x.status().ToString());
         return last_stage() ? Logits(*x) : *x;
       });
@@ -169,15 +173,18 @@ absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
                                       const TensorView& out, std::span<float> logits) {
   if (graphs_ != nullptr && graphs_->Takes(batch)) return ComputeByGraph(batch, in, out, logits);
   if (!group_.alone()) BATON_RETURN_IF_ERROR(group_.Begin(batch.TokenCount()));
-  TorchStep step = PlanStep(batch, ShapeOfSteps(), device_);
+  std::vector<TorchStep> steps = {PlanStep(batch, ShapeOfSteps(/*sliding=*/false), device_)};
+  if (!config_.sliding_layers.empty()) {
+    steps.push_back(PlanStep(batch, ShapeOfSteps(/*sliding=*/true), device_));
+  }
   at::Tensor x;
   if (first_stage()) {
-    BATON_ASSIGN_OR_RETURN(x, Sum(Embed(step)));
+    BATON_ASSIGN_OR_RETURN(x, Sum(Embed(steps[0])));
   } else {
     BATON_ASSIGN_OR_RETURN(x, TakeInput(in));
   }
-  BATON_ASSIGN_OR_RETURN(x, Layers(step, x));
-  if (last_stage()) return TellLogits(batch, step, x, logits);
+  BATON_ASSIGN_OR_RETURN(x, Layers(steps, x));
+  if (last_stage()) return TellLogits(batch, steps[0], x, logits);
   GiveOutput(x, out);
   return absl::OkStatus();
 }
@@ -200,19 +207,27 @@ absl::Status TorchStageModel::ComputeByGraph(const Batch& batch, const TensorVie
   return absl::OkStatus();
 }
 
-absl::StatusOr<at::Tensor> TorchStageModel::Layers(TorchStep& step, at::Tensor x) {
-  const at::Tensor turns =
-      rotary_.Angles(step.positions, ScalarTypeOf(activation_type()), kernels_.get());
-  step.cos = turns.select(0, 0);
-  step.sin = turns.select(0, 1);
+absl::StatusOr<at::Tensor> TorchStageModel::Layers(std::span<TorchStep> steps, at::Tensor x) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const at::Tensor turns =
+        rotaries_[i].Angles(steps[i].positions, ScalarTypeOf(activation_type()), kernels_.get());
+    steps[i].cos = turns.select(0, 0);
+    steps[i].sin = turns.select(0, 1);
+  }
+  const auto output_normed = [this](const at::Tensor& output, const at::Tensor& norm) {
+    return norm.defined() ? Norm(output, norm) : output;
+  };
   at::Tensor added;  // What the block before adds to x.
   for (int layer = 0; layer < kv_.layers(); ++layer) {
     const TorchLayer& weights = weights_.layers[static_cast<size_t>(layer)];
+    const TorchStep& step = steps[config_.slides(kv_.layer_begin + layer) ? 1 : 0];
     DeviceKernels::Normed next = AddNorm(x, added, weights.input_norm);
     BATON_ASSIGN_OR_RETURN(const at::Tensor heads, Attention(step, layer, weights, next.normed));
     BATON_ASSIGN_OR_RETURN(added, Project(heads, weights.o, weights.o_bias));
+    added = output_normed(added, weights.attention_output_norm);
     next = AddNorm(next.sum, added, weights.post_attention_norm);
     BATON_ASSIGN_OR_RETURN(added, FeedForward(weights, next.normed));
+    added = output_normed(added, weights.feed_forward_output_norm);
     x = next.sum;
   }
   return added.defined() ? x + added : x;
@@ -266,7 +281,11 @@ absl::StatusOr<at::Tensor> TorchStageModel::Project(const at::Tensor& rows,
 }
 
 at::Tensor TorchStageModel::Embed(const TorchStep& step) const {
-  const at::Tensor& ids = step.tokens;
+  const at::Tensor rows = EmbeddingRows(step.tokens);
+  return embedding_scale_ == 1 ? rows : rows * embedding_scale_;
+}
+
+at::Tensor TorchStageModel::EmbeddingRows(const at::Tensor& ids) const {
   if (group_.alone()) return weights_.embedding.index_select(0, ids);
   const at::Tensor others =
       ids.lt(shard_.vocabulary.begin).logical_or(ids.ge(shard_.vocabulary.end));
@@ -274,25 +293,28 @@ at::Tensor TorchStageModel::Embed(const TorchStep& step) const {
   return weights_.embedding.index_select(0, rows).masked_fill_(others.unsqueeze(1), 0);
 }
 
-StepShape TorchStageModel::ShapeOfSteps() const {
+StepShape TorchStageModel::ShapeOfSteps(bool sliding) const {
   return {kv_.page_size,
           kv_.kv_heads,
           kv_.head_dim,
-          config_.sliding_window,
+          config_.sliding_layers.empty() || sliding ? config_.sliding_window : 0,
           device_.is_host() ? kTorchGatherElements : kTorchGatherElements * kTorchDeviceGathers,
           kernels_attend_};
 }
 
 // ---- Blocks ----
 
-// Computed in float32 and rounded before the weight is applied, as Hugging Face does.
+// Computed in float32 and rounded before the weight is applied, as Hugging Face does; after it if
+// the weight is float32.
 at::Tensor TorchStageModel::Norm(const at::Tensor& x, const at::Tensor& weight) const {
   return Norm(x, weight, config_.rms_norm_eps);
 }
 
 DeviceKernels::Normed TorchStageModel::AddNorm(const at::Tensor& x, const at::Tensor& added,
                                                const at::Tensor& weight) const {
-  if (kernels_ != nullptr) return kernels_->AddNorm(x, added, weight, config_.rms_norm_eps);
+  if (kernels_ != nullptr && weight.scalar_type() == x.scalar_type()) {
+    return kernels_->AddNorm(x, added, weight, config_.rms_norm_eps);
+  }
   const at::Tensor sum = added.defined() ? x + added : x;
   return {sum, Norm(sum, weight)};
 }
@@ -300,6 +322,7 @@ DeviceKernels::Normed TorchStageModel::AddNorm(const at::Tensor& x, const at::Te
 at::Tensor TorchStageModel::Norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor scale = at::rsqrt(wide.square().mean({-1}, /*keepdim=*/true) + eps);
+  if (weight.scalar_type() == at::kFloat) return (wide * scale * weight).to(x.scalar_type());
   return (wide * scale).to(x.scalar_type()) * weight;
 }
 
@@ -367,19 +390,20 @@ absl::StatusOr<at::Tensor> TorchStageModel::Attention(const TorchStep& step, int
 at::Tensor TorchStageModel::Sparse(const TorchLayer& weights, const at::Tensor& normed) const {
   const Experts& experts = config_.experts;
   const Routes routes = RouteRows(experts, at::linear(normed, weights.router), weights.router_bias);
-  const at::Tensor sum = AddExperts(
-      {shard_.experts.begin, experts.count, weights.experts, weights.stacked, kernels_.get()},
-      routes, normed);
+  const at::Tensor sum = AddExperts({shard_.experts.begin, experts.count, weights.experts,
+                                     weights.stacked, kernels_.get(), config_.activation},
+                                    routes, normed);
   if (!weights.shared.has_value()) return sum;
-  return sum + MultiplyRows(kernels_.get(), GatedRows(*weights.shared, normed, kernels_.get()),
+  return sum + MultiplyRows(kernels_.get(),
+                            GatedRows(*weights.shared, normed, kernels_.get(), config_.activation),
                             weights.shared->down, {});
 }
 
 absl::StatusOr<at::Tensor> TorchStageModel::FeedForward(const TorchLayer& weights,
                                                         const at::Tensor& normed) {
   if (weights.sparse) return Sum(Sparse(weights, normed));
-  return Project(GatedRows(weights.mlp, normed, kernels_.get()), weights.mlp.down,
-                 weights.mlp.down_bias);
+  return Project(GatedRows(weights.mlp, normed, kernels_.get(), config_.activation),
+                 weights.mlp.down, weights.mlp.down_bias);
 }
 
 }  // namespace baton

@@ -65,9 +65,11 @@ class TorchStageModel final : public StageModel {
                        std::span<float> logits);
   absl::Status ComputeByGraph(const Batch& batch, const TensorView& in, const TensorView& out,
                               std::span<float> logits);
-  absl::StatusOr<at::Tensor> Layers(TorchStep& step, at::Tensor x);
+  // The second step is the sliding layers', if there are any.
+  absl::StatusOr<at::Tensor> Layers(std::span<TorchStep> steps, at::Tensor x);
   // Tokens of other ranks become zeros.
   at::Tensor Embed(const TorchStep& step) const;
+  at::Tensor EmbeddingRows(const at::Tensor& ids) const;
   // The input activations on the device, gathered from the ranks' slices.
   absl::StatusOr<at::Tensor> TakeInput(const TensorView& in);
   void GiveOutput(const at::Tensor& x, const TensorView& out) const;
@@ -77,7 +79,7 @@ class TorchStageModel final : public StageModel {
   // of a chunk are reduced while the next one is multiplied. `bias` is undefined on ranks but 0.
   absl::StatusOr<at::Tensor> Project(const at::Tensor& rows, const at::Tensor& weight,
                                      const at::Tensor& bias);
-  StepShape ShapeOfSteps() const;
+  StepShape ShapeOfSteps(bool sliding) const;
   // Returns the input of its row-parallel projection.
   absl::StatusOr<at::Tensor> Attention(const TorchStep& step, int layer, const TorchLayer& weights,
                                        const at::Tensor& normed);
@@ -100,7 +102,7 @@ class TorchStageModel final : public StageModel {
   at::Tensor AttendDecodeRows(const TorchStep& step, int layer, const at::Tensor& query) const;
   // Keys and values of pages, [.., kv_heads, tokens, dim] for ids [.., pages], in the layers' type.
   KeyBlock Gather(int layer, const at::Tensor& pages, const at::Tensor& heads) const;
-  double attention_scale() const;
+  ScoreForm score_form() const;
   // What this rank's experts add to the rows, which the ranks then sum.
   at::Tensor Sparse(const TorchLayer& weights, const at::Tensor& normed) const;
   absl::StatusOr<at::Tensor> FeedForward(const TorchLayer& weights, const at::Tensor& normed);
@@ -136,7 +138,8 @@ class TorchStageModel final : public StageModel {
   const ElementType dtype_;  // The type of weights and of all results.
   const bool sliced_;        // Whether ranks receive and send slices of the activations.
   const TorchDevice device_;
-  const TorchRotary rotary_;
+  const double embedding_scale_;
+  const TorchRotary rotaries_[2];  // The second is the sliding layers'.
   RankGroup group_;
   // [tokens, hidden] float32 on the device: the row-parallel sums under way. The group uses it
   // until the sums are complete or the group has failed, so it must outlive a step that ends by an

@@ -162,7 +162,8 @@ SeenPages PagesSeenBy(const SequenceSlice& slice, int64_t page_size, int64_t win
           lowest - first * page_size, length - first * page_size};
 }
 
-TorchRotary::TorchRotary(const ModelConfig& config, const TorchDevice& device) : rotary_(config) {
+TorchRotary::TorchRotary(const ModelConfig& config, bool sliding, const TorchDevice& device)
+    : rotary_(config, sliding) {
   if (device.is_host()) return;
   const std::span<const float> own = rotary_.frequencies();
   const at::Tensor host = at::empty({1, rotary_.half_dim()}, at::kFloat);
@@ -264,14 +265,14 @@ namespace {
 
 at::Tensor AttendGroup(const TorchStep::DecodeGroup& group, const at::Tensor& query,
                        const std::function<KeyBlock(const at::Tensor& pages)>& gather,
-                       double scale) {
+                       const ScoreForm& form) {
   const bool merged = group.blocks.size() > 1;
   Attended sum;
   for (const TorchStep::DecodeBlock& block : group.blocks) {
     const int64_t rows = block.pages.size(0);
     const KeyBlock keys = gather(block.pages);
     Attended part = AttendBlock(query.narrow(0, 0, rows).unsqueeze(3), keys.first, keys.second,
-                                block.unseen, scale, merged);
+                                block.unseen, form, merged);
     if (rows == group.rows) {
       Merge(std::move(part), sum);
       continue;
@@ -290,10 +291,10 @@ at::Tensor AttendGroup(const TorchStep::DecodeGroup& group, const at::Tensor& qu
 
 at::Tensor AttendDecodes(const TorchStep& step, const at::Tensor& query,
                          const std::function<KeyBlock(const at::Tensor& pages)>& gather,
-                         double scale) {
+                         const ScoreForm& form) {
   std::vector<at::Tensor> outputs;
   for (const TorchStep::DecodeGroup& group : step.decode_groups) {
-    outputs.push_back(AttendGroup(group, query.narrow(0, group.first, group.rows), gather, scale));
+    outputs.push_back(AttendGroup(group, query.narrow(0, group.first, group.rows), gather, form));
   }
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs);
 }

@@ -80,7 +80,7 @@ struct StepShape {
 // Rotary's angles where the layers are.
 class TorchRotary {
  public:
-  TorchRotary(const ModelConfig& config, const TorchDevice& device);
+  TorchRotary(const ModelConfig& config, bool sliding, const TorchDevice& device);
   // Cosines and sines of int64 `positions` on the device: [2, tokens, 1, half]. `kernels` may be
   // null.
   at::Tensor Angles(const at::Tensor& positions, c10::ScalarType type,
@@ -98,7 +98,7 @@ TorchStep PlanStep(const Batch& batch, const StepShape& shape, const TorchDevice
 // pages].
 at::Tensor AttendDecodes(const TorchStep& step, const at::Tensor& query,
                          const std::function<KeyBlock(const at::Tensor& pages)>& gather,
-                         double scale);
+                         const ScoreForm& form);
 
 }  // namespace baton
 

@@ -25,13 +25,14 @@ constexpr double kScale = 0.3;
 
 // [kv_heads, group, rows, dim]; row i sees keys up to `first` + i, those of its window alone.
 at::Tensor Dense(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                 int64_t first, int64_t window) {
+                 int64_t first, int64_t window, double softcap = 0) {
   const at::Tensor row = at::arange(query.size(2)).unsqueeze(1) + first;
   const at::Tensor key = at::arange(keys.size(1)).unsqueeze(0);
   at::Tensor unseen = key.gt(row);
   if (window > 0) unseen = unseen.logical_or(key.le(row - window));
   at::Tensor scores =
       at::matmul(query.to(at::kDouble), keys.to(at::kDouble).transpose(1, 2).unsqueeze(1)) * kScale;
+  if (softcap > 0) scores = (scores / softcap).tanh() * softcap;
   scores.masked_fill_(unseen, -std::numeric_limits<double>::infinity());
   return at::matmul(at::softmax(scores, -1), values.to(at::kDouble).unsqueeze(1)).to(at::kFloat);
 }
@@ -51,9 +52,10 @@ TEST(TorchAttentionTest, AChunkIsAsWithAMaskOverAll) {
       const at::Tensor query = at::randn({kHeads, kGroup, tokens, kDim});
       for (const int64_t window : {0, 1, 5, 600, 2000}) {
         SCOPED_TRACE(testing::Message() << prefix << " " << tokens << " " << window);
+        const double softcap = window == 5 || window == 2000 ? 0.7 : 0;
         int64_t lowest = prefix;
         const at::Tensor actual =
-            AttendChunk({prefix, tokens, window, kPage, kScale}, query,
+            AttendChunk({prefix, tokens, window, kPage, {kScale, softcap}}, query,
                         {keys.narrow(1, prefix, tokens), values.narrow(1, prefix, tokens)},
                         [&](int64_t begin, int64_t end) {
                           EXPECT_EQ(begin % kPage, 0);
@@ -62,7 +64,7 @@ TEST(TorchAttentionTest, AChunkIsAsWithAMaskOverAll) {
                           return KeyBlock{keys.narrow(1, begin, end - begin),
                                           values.narrow(1, begin, end - begin)};
                         });
-        ExpectClose(actual, Dense(query, keys, values, prefix, window));
+        ExpectClose(actual, Dense(query, keys, values, prefix, window, softcap));
         const int64_t seen = window > 0 ? window : prefix + 1;
         EXPECT_GT(lowest + kPage + seen, prefix) << "none that no row sees";
       }
@@ -75,7 +77,7 @@ TEST(TorchAttentionTest, RowsThatSeeNothingOfABlockTakeNothingFromIt) {
   const at::Tensor keys = at::randn({1, 6, kDim});
   const auto block = [&](int64_t begin, int64_t count, const at::Tensor& unseen) {
     return AttendBlock(query, keys.narrow(1, begin, count), keys.narrow(1, begin, count), unseen,
-                       kScale, /*merged=*/true);
+                       {kScale}, /*merged=*/true);
   };
   const at::Tensor nothing = at::ones({2, 2}, at::kBool);
   Attended sum;
@@ -127,6 +129,7 @@ TEST(TorchStepTest, SingleTokensAreAsEachAloneHoweverTheirPagesAreCut) {
   for (const int64_t window : {0, 1, 6, 100}) {
     for (const int64_t pages_at_once : {1, 7, 20, 1000}) {
       SCOPED_TRACE(testing::Message() << window << " " << pages_at_once);
+      const double softcap = window == 6 ? 0.7 : 0;
       const StepShape shape = {kPage, kHeads, kDim, window, pages_at_once * kPage * kHeads * kDim};
       const TorchStep step = PlanStep(all.batch, shape, Cpu());
       EXPECT_TRUE(step.chunks.empty());
@@ -136,7 +139,7 @@ TEST(TorchStepTest, SingleTokensAreAsEachAloneHoweverTheirPagesAreCut) {
             EXPECT_LE(ids.numel(), pages_at_once + pages_at_once / 2) << "a short rest comes along";
             return all.Gather(ids, step.kv_heads);
           },
-          kScale);
+          {kScale, softcap});
       const at::Tensor actual = at::empty_like(query).index_copy_(0, step.decode_rows, sorted);
       for (size_t i = 0; i < lengths.size(); ++i) {
         const at::Tensor ids =
@@ -145,7 +148,7 @@ TEST(TorchStepTest, SingleTokensAreAsEachAloneHoweverTheirPagesAreCut) {
         const at::Tensor row = query.select(0, static_cast<int64_t>(i)).unsqueeze(2);
         ExpectClose(actual.select(0, static_cast<int64_t>(i)).unsqueeze(2),
                     Dense(row, own.first.narrow(1, 0, lengths[i]),
-                          own.second.narrow(1, 0, lengths[i]), lengths[i] - 1, window));
+                          own.second.narrow(1, 0, lengths[i]), lengths[i] - 1, window, softcap));
       }
     }
   }

@@ -37,6 +37,8 @@ class Loader {
       BATON_ASSIGN_OR_RETURN(const StoredPart stored, stage_.FindVector(*spec));
       BATON_ASSIGN_OR_RETURN(const at::Tensor part, Read(stored));
       parts.push_back(part.view({stored.rows()}));
+      // Not rounded: most of its digits would be those of the one.
+      if (spec->adds_one) return parts[0].to(device_, at::kFloat).add(1);
     }
     return Place(parts);
   }

@@ -29,7 +29,8 @@ struct TorchWeights {
 };
 
 // Reads the layers, and the embedding, norm and head that this stage has, to `device` as
-// `stage.dtype`. Norms and biases are rounded as well, as Hugging Face does. InvalidArgument names
+// `stage.dtype`. Norms and biases are rounded as well, as Hugging Face does, but
+// not norms that add one, which are float32. InvalidArgument names
 // a matrix that would have to be rounded but must not.
 absl::StatusOr<TorchWeights> LoadTorchWeights(StageSetup& stage, c10::Device device,
                                               const std::function<void(double)>& on_progress);

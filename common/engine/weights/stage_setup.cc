@@ -1,9 +1,11 @@
 #include "common/engine/weights/stage_setup.h"
 
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/engine/kernels/kernels.h"
 #include "common/engine/requirements.h"
 #include "common/model/weight_part.h"
 
@@ -51,6 +53,13 @@ absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options) {
   return StageSetup{std::move(config),         std::move(shard),
                     std::move(weights),        dtype,
                     options.dtype.has_value(), kv};
+}
+
+float StageSetup::EmbeddingScale() const {
+  if (!config.scaled_embeddings) return 1;
+  float scale = std::sqrt(static_cast<float>(config.hidden_size));
+  if (dtype == ElementType::kBFloat16) kernels::FindKernels("")->round_to_bf16(&scale, 1);
+  return scale;
 }
 
 int64_t StageSetup::LayerElements() const {

@@ -34,6 +34,9 @@ struct StageSetup {
   bool first_stage() const { return kv.layer_begin == 0; }
   bool last_stage() const { return kv.layer_end == config.num_hidden_layers; }
 
+  // The factor of embeddings, in the type that they are computed in.
+  float EmbeddingScale() const;
+
   // The number of elements in this rank's part of the layers, without embeddings, final norm and
   // head.
   int64_t LayerElements() const;
@@ -73,6 +76,7 @@ struct DecoderLayer {
   Matrix o;                    // [hidden, attended_size]
   Vector o_bias;               // [hidden]
   Vector post_attention_norm;  // [hidden]
+  Vector attention_output_norm, feed_forward_output_norm;  // [hidden]
   bool sparse = false;
   GatedLayer<Vector, Matrix> mlp;                   // A dense layer's.
   Matrix router;                                    // A sparse layer's, [experts, hidden].
@@ -127,6 +131,10 @@ absl::StatusOr<Layer> LoadDecoderLayer(const LayerWeights& weights, Loader& load
   BATON_ASSIGN_OR_RETURN(layer.o, loader.Matrices({weights.o}));
   BATON_ASSIGN_OR_RETURN(layer.o_bias, loader.Vectors({weights.o_bias}));
   BATON_ASSIGN_OR_RETURN(layer.post_attention_norm, loader.Vectors({weights.post_attention_norm}));
+  BATON_ASSIGN_OR_RETURN(layer.attention_output_norm,
+                         loader.Vectors({weights.attention_output_norm}));
+  BATON_ASSIGN_OR_RETURN(layer.feed_forward_output_norm,
+                         loader.Vectors({weights.feed_forward_output_norm}));
   using Gated = decltype(layer.mlp);
   layer.sparse = weights.router.has_value();
   if (!layer.sparse) {

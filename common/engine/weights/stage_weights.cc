@@ -59,6 +59,9 @@ class StageLoader {
       values.resize(begin + static_cast<size_t>(part.ElementCount()));
       BATON_RETURN_IF_ERROR(ReadAs(part, 0, ElementType::kFloat32,
                                    std::as_writable_bytes(std::span(values).subspan(begin))));
+      if (spec->adds_one) {
+        for (float& value : std::span(values).subspan(begin)) value += 1;
+      }
       Report(part.ElementCount());
     }
     return values;
@@ -282,6 +285,10 @@ void StageBlocks::Embed(std::span<const int32_t> tokens, float* out) const {
     } else {
       head->Row(row, out);
     }
+    if (embedding_scale != 1) {
+      for (float& value : std::span(out, static_cast<size_t>(hidden_size)))
+        value *= embedding_scale;
+    }
     out += hidden_size;
   }
 }
@@ -309,6 +316,7 @@ absl::StatusOr<StageBlocks> LoadStage(StageSetup& stage, const LinearFactory& ma
                      PackedElements(stage));
   StageBlocks blocks;
   blocks.hidden_size = config.hidden_size;
+  blocks.embedding_scale = stage.EmbeddingScale();
   blocks.vocabulary = stage.shard.vocabulary;
   // With tied weights and the head on this stage, the head's rows are the embeddings. A second copy
   // would be a sixth of a small model.

@@ -29,6 +29,7 @@ using LayerBlock = DecoderLayer<std::vector<float>, std::unique_ptr<Linear>, Hea
 // One rank's part of the weights. Dimension `hidden` is always the whole model's.
 struct StageBlocks {
   int hidden_size = 0;
+  float embedding_scale = 1;
   IndexRange vocabulary;  // The tokens whose rows `embedding` and `head` hold.
   std::vector<LayerBlock> layers;
   // First stage only; null if the head's rows are the embeddings.
@@ -36,7 +37,7 @@ struct StageBlocks {
   std::vector<float> final_norm;  // Last stage.
   std::unique_ptr<Linear> head;   // Last stage, [vocabulary.size(), hidden].
 
-  // Writes the embeddings of `tokens`, which are inside the model's vocabulary, to out
+  // Writes the scaled embeddings of `tokens`, which are inside the model's vocabulary, to out
   // [tokens.size(), hidden]. Rows of tokens that other ranks hold become zeros.
   void Embed(std::span<const int32_t> tokens, float* out) const;
 };

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 
 namespace baton {
@@ -16,9 +17,10 @@ constexpr int64_t kMaxExpertsOfAllLayers = int64_t{1} << 16;
 std::span<const Family* const> Families() {
   // A table, not self-registering objects: those vanish when a static library is linked without
   // alwayslink, and only in the shipped binary.
-  static constexpr const Family* kFamilies[] = {&kLlama,   &kQwen2,     &kQwen3,      &kQwen3Moe,
-                                                &kMistral, &kMixtral,   &kDeepSeekV2, &kDeepSeekV3,
-                                                &kGlm4Moe, &kMiniMaxM2, &kPhi3};
+  static constexpr const Family* kFamilies[] = {
+      &kLlama,   &kQwen2,      &kQwen3,      &kQwen3Moe, &kMistral,
+      &kMixtral, &kDeepSeekV2, &kDeepSeekV3, &kGlm4Moe,  &kMiniMaxM2,
+      &kPhi3,    &kGemma,      &kGemma2,     &kGemma3,   &kGemma3Multimodal};
   return kFamilies;
 }
 
@@ -110,6 +112,28 @@ absl::Status ParseSlidingWindow(const ConfigReader& reader, int otherwise, Model
   BATON_ASSIGN_OR_RETURN(const int window, reader.IntOr(kKey, otherwise, 1, kMaxPositions));
   if (window < config.max_position_embeddings) config.sliding_window = window;
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<size_t>> ParseLayerTypes(const ConfigReader& reader, int layers,
+                                                    std::initializer_list<const char*> known) {
+  constexpr const char* kKey = "layer_types";
+  std::vector<size_t> types;
+  const nlohmann::json* list = reader.Find(kKey);
+  if (list == nullptr) return types;
+  if (!list->is_array() || list->size() != static_cast<size_t>(layers)) {
+    return reader.Error(kKey, absl::StrCat("must list \"num_hidden_layers\" (", layers, ") types"));
+  }
+  types.reserve(list->size());
+  for (const nlohmann::json& type : *list) {
+    const auto* const found =
+        std::ranges::find_if(known, [&](const char* name) { return type == name; });
+    if (found == known.end()) {
+      return reader.Unsupported(kKey, absl::StrCat("has ", type.dump(), "; supported is \"",
+                                                   absl::StrJoin(known, "\" or \""), "\""));
+    }
+    types.push_back(static_cast<size_t>(found - known.begin()));
+  }
+  return types;
 }
 
 }  // namespace baton

@@ -4,13 +4,18 @@
 #ifndef COMMON_MODEL_FAMILIES_FAMILY_H_
 #define COMMON_MODEL_FAMILIES_FAMILY_H_
 
+#include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/model/config_reader.h"
 #include "common/model/model_config.h"
+#include "common/model/rope_scaling.h"
 
 namespace baton {
 
@@ -22,11 +27,22 @@ struct Family {
   int max_position_embeddings;
   int num_key_value_heads;  // 0: as many as query heads.
   // Keys that change other families' mathematics and that `configure` reads itself.
-  std::array<const char*, 4> own_keys;
+  std::array<const char*, 5> own_keys;
   // Sets the features in which the family departs from Llama's mathematics and refuses the keys
   // that it can't honour. Shapes are parsed before, except head_dim when it is absent.
   absl::Status (*configure)(const ConfigReader& reader, ModelConfig& config);
   std::string_view other_model_type = "";  // What models have that differ in their tokenizer alone.
+  // Further defaults of the class; 0: config.json must say.
+  int num_attention_heads = 0;
+  int vocab_size = 0;
+  bool tie_word_embeddings = false;
+  RopeOfClass rope = {};
+  const char* part = "";  // The object of config.json that describes it; "": all of it.
+
+  bool Owns(std::string_view key) const {
+    return std::ranges::any_of(own_keys,
+                               [&](const char* own) { return own != nullptr && key == own; });
+  }
 };
 
 extern const Family kLlama;
@@ -40,6 +56,10 @@ extern const Family kDeepSeekV3;
 extern const Family kGlm4Moe;
 extern const Family kMiniMaxM2;
 extern const Family kPhi3;
+extern const Family kGemma;
+extern const Family kGemma2;
+extern const Family kGemma3;
+extern const Family kGemma3Multimodal;
 
 std::span<const Family* const> Families();
 
@@ -69,6 +89,11 @@ absl::Status ParsePartialRotary(const ConfigReader& reader, double otherwise, Mo
 
 // "sliding_window": null, or so large that it hides nothing, is no window.
 absl::Status ParseSlidingWindow(const ConfigReader& reader, int otherwise, ModelConfig& config);
+
+// "layer_types", each layer's index among `known`; nothing if config.json doesn't say.
+// Unimplemented for other types.
+absl::StatusOr<std::vector<size_t>> ParseLayerTypes(const ConfigReader& reader, int layers,
+                                                    std::initializer_list<const char*> known);
 
 }  // namespace baton
 
