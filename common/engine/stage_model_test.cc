@@ -180,7 +180,8 @@ TEST(StageModelTest, EveryFamilyAndVariantIsCloseToTheScalarReference) {
        {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
         "MixtralForCausalLM", "MistralForCausalLM", "DeepseekV2ForCausalLM",
         "DeepseekV3ForCausalLM", "Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM", "Phi3ForCausalLM",
-        "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"}) {
+        "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM",
+        "Gemma3ForConditionalGeneration"}) {
     for (const bool tied : {false, true}) {
       RandomModelOptions model;
       model.architecture = architecture;

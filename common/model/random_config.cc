@@ -147,8 +147,8 @@ void AddFeatures(const RandomModelOptions& options, Json& config) {
   }
   if (name == kGlm4Moe.architecture) AddGlm4(options, config);
   if (name == kMiniMaxM2.architecture) AddMiniMaxM2(options, config);
-  if (name == kGemma.architecture || name == kGemma2.architecture || name == kGemma3.architecture) {
-    AddGemma(options, config);
+  for (const Family* gemma : {&kGemma, &kGemma2, &kGemma3, &kGemma3Multimodal}) {
+    if (name == gemma->architecture) AddGemma(options, config);
   }
   if (!options.biases) return;
   config["attention_bias"] = true;
@@ -186,7 +186,12 @@ Json RandomConfig(const RandomModelOptions& options) {
         {"high_freq_factor", 4.0},
         {"original_max_position_embeddings", std::max(1, options.max_position_embeddings / 4)}};
   }
-  return config;
+  if (family == nullptr || *family->part == '\0') return config;
+  Json whole = {{"architectures", config["architectures"]}, {"model_type", config["model_type"]}};
+  config.erase("architectures");
+  config.erase("model_type");
+  whole[family->part] = config;
+  return whole;
 }
 
 }  // namespace baton

@@ -30,7 +30,7 @@ struct WeightSpec {
   int64_t ElementCount() const;  // Elements in the part.
 };
 
-// down(silu(gate x) * up x), a dense feed-forward layer or an expert.
+// down(activation(gate x) * up x), a dense feed-forward layer or an expert.
 struct GatedWeights {
   WeightSpec gate, up;  // [intermediate, hidden]
   WeightSpec down;      // [hidden, intermediate]

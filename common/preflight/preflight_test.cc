@@ -194,6 +194,14 @@ std::vector<Row> TensorRows() {
       Unused("TiedHead", "lm_head.weight", false, "config.json ties the head to the embeddings",
              {.tie_word_embeddings = true}),
       Unused("VisionTower", "vision_tower.patch.weight", false, "no part of the language model"),
+      Unused("VisionTowerAround", "vision_tower.encoder.layers.0.mlp.fc1.bias", false,
+             "no part of the language model", {.architecture = "Gemma3ForConditionalGeneration"}),
+      Unused("NormInside", "language_model.model.layers.0.mlp.up_norm.weight", true,
+             "Gemma3ForConditionalGeneration with this config.json has no such norm",
+             {.architecture = "Gemma3ForConditionalGeneration"}),
+      Unused("TiedHeadInside", "language_model.lm_head.weight", false,
+             "config.json ties the head to the embeddings",
+             {.architecture = "Gemma3ForConditionalGeneration", .tie_word_embeddings = true}),
       Unused("NestedTower", "model.visual.patch.weight", false, "no part of the language model"),
   };
 }

@@ -25,7 +25,9 @@ FAMILIES = {"qwen3-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 
             "deepseek-v3": {"experts": 16, "experts-per-token": 4, "expert-size": 40},
             "glm4-moe": {"experts": 10, "experts-per-token": 3, "expert-size": 40},
             "minimax-m2": {"experts": 10, "experts-per-token": 3, "intermediate-size": 48},
-            "phi3": {"sliding-window": 120}}
+            "phi3": {"sliding-window": 120},
+            "gemma2": {"sliding-window": 120},
+            "gemma3": {"sliding-window": 120}}
 
 
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}

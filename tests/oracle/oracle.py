@@ -1,4 +1,4 @@
-"""A plain float32 forward of Llama, Qwen, Mistral, Mixtral, DeepSeek, GLM, MiniMax and Phi checkpoints in numpy:
+"""A plain float32 forward of Llama, Qwen, Mistral, Mixtral, DeepSeek, GLM, MiniMax, Phi and Gemma checkpoints in numpy:
 greedy continuation, with penalties and biases by their definition, and log-probabilities of a prompt."""
 
 import json
@@ -97,7 +97,24 @@ class Oracle:
         turned = self.config.get("qk_rope_head_dim") or self.config.get("rotary_dim") or int(
             self.head_dim * self.config.get("partial_rotary_factor", 1))
         self.frequencies = rope_frequencies(self.config, turned)
+        self.configure_gemma()
         self.turn_magnitude = yarn_magnitude(self.config, "mscale") / yarn_magnitude(self.config, "mscale_all_dim")
+
+    def configure_gemma(self):
+        config, type_ = self.config, self.config.get("model_type", "")
+        self.gemma = type_.startswith("gemma")
+        self.scale = np.float32(1 / np.sqrt(config.get("query_pre_attn_scalar") or self.head_dim))
+        self.score_cap, self.logit_cap = (config.get(key) for key in (
+            "attn_logit_softcapping", "final_logit_softcapping"))
+        self.full, self.frequencies_of_window = (lambda index: False), self.frequencies
+        if type_ in ("gemma2", "gemma3_text"):
+            pattern = config.get("sliding_window_pattern", 2)
+            self.window, self.full = config["sliding_window"], (lambda index: (index + 1) % pattern == 0)
+        if type_ == "gemma3_text":
+            self.frequencies_of_window = rope_frequencies({"rope_theta": config["rope_local_base_freq"]}, self.head_dim)
+        if self.gemma:
+            for name in [name for name in self.tensors if name.endswith("norm.weight")]:
+                self.tensors[name] = self.tensors[name] + 1
 
     def split_fused(self):
         """Makes tensors of their own of projections that are stored as one, as Phi-3's are."""
@@ -117,15 +134,16 @@ class Oracle:
             y = y + self.weight(name + ".bias")
         return y.reshape(len(x), heads, self.head_dim)
 
-    def rope(self, x, begin):
-        angles = np.outer(np.arange(begin, begin + len(x)), self.frequencies)
+    def rope(self, x, begin, full=True):
+        frequencies = self.frequencies if full else self.frequencies_of_window
+        angles = np.outer(np.arange(begin, begin + len(x)), frequencies)
         cosine = (np.cos(angles) * self.turn_magnitude).astype(np.float32)[:, None, :]
         sine = (np.sin(angles) * self.turn_magnitude).astype(np.float32)[:, None, :]
         half = len(self.frequencies)
         a, b, others = np.split(x, [half, 2 * half], axis=-1)
         return np.concatenate([a * cosine - b * sine, b * cosine + a * sine, others], axis=-1)
 
-    def attend(self, q, k, v, begin):
+    def attend(self, q, k, v, begin, window):
         """[tokens, heads, dim] over all keys so far; rows in blocks so that memory stays small."""
         out = np.empty_like(q)
         group = self.heads // self.kv_heads
@@ -134,11 +152,13 @@ class Oracle:
             for row in range(0, len(q), 512):
                 rows = q[row:row + 512, head]
                 seen = begin + row + len(rows)
-                scores = rows @ keys[:seen].T / np.float32(np.sqrt(self.head_dim))
+                scores = rows @ keys[:seen].T * self.scale
+                if self.score_cap:
+                    scores = np.tanh(scores / self.score_cap) * np.float32(self.score_cap)
                 positions = begin + row + np.arange(len(rows))
                 scores[np.arange(seen)[None, :] > positions[:, None]] = -np.inf
-                if self.window:
-                    scores[np.arange(seen)[None, :] <= positions[:, None] - self.window] = -np.inf
+                if window:
+                    scores[np.arange(seen)[None, :] <= positions[:, None] - window] = -np.inf
                 scores = np.exp(scores - scores.max(axis=1, keepdims=True))
                 out[row:row + 512, head] = (scores / scores.sum(axis=1, keepdims=True)) @ values[:seen]
         return out
@@ -187,16 +207,20 @@ class Oracle:
             q, k = (rms_norm(x.reshape(len(h), -1, len(norm)), norm, self.epsilon).reshape(x.shape) for x, norm in (
                 (q, self.weight(prefix + "self_attn.q_norm.weight")),
                 (k, self.weight(prefix + "self_attn.k_norm.weight"))))
-        q, k = self.rope(q, begin), self.rope(k, begin)
+        full = self.full(index)
+        q, k = self.rope(q, begin, full), self.rope(k, begin, full)
         if index in cache:
             k = np.concatenate([cache[index][0], k])
             v = np.concatenate([cache[index][1], v])
         cache[index] = (k, v)
-        return self.attend(q, k, v, begin).reshape(len(h), -1) @ self.weight(prefix + "self_attn.o_proj.weight").T
+        out = self.attend(q, k, v, begin, None if full else self.window)
+        return out.reshape(len(h), -1) @ self.weight(prefix + "self_attn.o_proj.weight").T
 
     def layer(self, index, x, begin, cache):
         prefix = f"model.layers.{index}."
         h = rms_norm(x, self.weight(prefix + "input_layernorm.weight"), self.epsilon)
+        if prefix + "pre_feedforward_layernorm.weight" in self.tensors:
+            return self.layer_with_output_norms(prefix, x, self.attention(index, h, begin, cache))
         x = x + self.attention(index, h, begin, cache)
         h = rms_norm(x, self.weight(prefix + "post_attention_layernorm.weight"), self.epsilon)
         for block, names in (("mlp.", ("gate_proj", "up_proj", "down_proj")),
@@ -205,9 +229,20 @@ class Oracle:
                 return x + self.experts(h, prefix + block, names)
         return x + self.gated(h, prefix + "mlp.", ("gate_proj", "up_proj", "down_proj"))
 
+    def layer_with_output_norms(self, prefix, x, attended):
+        """The rest of a layer of Gemma 2 or 3."""
+        def norm(name, rows):
+            return rms_norm(rows, self.weight(f"{prefix}{name}_layernorm.weight"), self.epsilon)
+        x = x + norm("post_attention", attended)
+        added = self.gated(norm("pre_feedforward", x), prefix + "mlp.", ("gate_proj", "up_proj", "down_proj"))
+        return x + norm("post_feedforward", added)
+
     def gated(self, h, prefix, names):
         gate, up, down = (self.weight(prefix + name + ".weight") for name in names)
         gate = h @ gate.T
+        if self.gemma:
+            inner = np.sqrt(2 / np.pi).astype(np.float32) * (gate + np.float32(0.044715) * gate ** 3)
+            return (gate * np.float32(0.5) * (1 + np.tanh(inner)) * (h @ up.T)) @ down.T
         return (gate / (1 + np.exp(-gate)) * (h @ up.T)) @ down.T
 
     def experts(self, h, prefix, names):
@@ -248,11 +283,14 @@ class Oracle:
     def all_logits(self, ids, begin, cache, last=None):
         """[tokens, vocab]: logits after each of `ids`, or after the `last` ones."""
         x = self.weight("model.embed_tokens.weight")[np.asarray(ids)]
+        if self.gemma:
+            x = x * np.float32(np.sqrt(self.config["hidden_size"]))
         for index in range(self.layers):
             x = self.layer(index, x, begin, cache)
         x = rms_norm(x if last is None else x[-last:], self.weight("model.norm.weight"), self.epsilon)
         head = "model.embed_tokens.weight" if "lm_head.weight" not in self.tensors else "lm_head.weight"
-        return x @ self.weight(head).T
+        logits = x @ self.weight(head).T
+        return np.tanh(logits / self.logit_cap) * np.float32(self.logit_cap) if self.logit_cap else logits
 
     def prompt_logprobs(self, ids):
         """Log-probability of each of `ids` but the first, given those before it."""

@@ -11,8 +11,8 @@ or those that are named:
     venv/bin/python tests/parity/make_model_fixtures.py common/engine/testdata/parity [NAME...]
 
 "yarn" was made with transformers 4.46.3 and torch 1.13. qwen3_moe, qwen3_moe_step, mixtral, mistral,
-llama_bias, qwen3_moe_fp8, DeepSeek's, glm4_moe, minimax_m2, phi3 and Gemma's were made with transformers 5.24.0 and torch
-2.15.0; expected.json says so.
+llama_bias, qwen3_moe_fp8, DeepSeek's, glm4_moe, minimax_m2, phi3 and Gemma's were made with transformers 5.24.0 and
+torch 2.15.0; expected.json says so.
 Older transformers are wrong for DeepSeek (groups that are masked with 0, V2 without YaRN's factor of the scores).
 """
 
@@ -190,17 +190,29 @@ def gemma2():
         query_pre_attn_scalar=24, attn_logit_softcapping=3.0, final_logit_softcapping=1.5)), [17, 130]
 
 
-def gemma3():
-    """A window in two layers of three, which turn by another base, while the others' positions are stretched."""
-    return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(
-        **{**SHAPE, "num_hidden_layers": 4}, **GEMMA, sliding_window=37, query_pre_attn_scalar=24,
-        layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+def gemma3_text(types):
+    return transformers.Gemma3TextConfig(
+        **{**SHAPE, "num_hidden_layers": len(types)}, **GEMMA, sliding_window=37, query_pre_attn_scalar=24,
+        layer_types=[{"s": "sliding_attention", "f": "full_attention"}[one] for one in types],
         rope_parameters=dict(sliding_attention=default_rope(1e4),
-                             full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6)))), [17, 130]
+                             full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6)))
+
+
+def gemma3():
+    """A window in three layers, which turn by another base, while the fourth's positions are stretched."""
+    return transformers.Gemma3ForCausalLM(gemma3_text("ssfs")), [17, 130]
+
+
+def gemma3_images():
+    """The same beside a tower for images."""
+    vision = transformers.SiglipVisionConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                                             num_attention_heads=2, image_size=28, patch_size=14)
+    return transformers.Gemma3ForConditionalGeneration(transformers.Gemma3Config(
+        text_config=gemma3_text("sf"), vision_config=vision, mm_tokens_per_image=4, eos_token_id=None)), [5, 60]
 
 
 MODELS = (llama3, qwen2, qwen3, yarn, qwen3_moe, qwen3_moe_step, mixtral, mistral, llama_bias, qwen3_moe_fp8,
-          deepseek_v2, deepseek_v3, deepseek_v3_fp8, glm4_moe, minimax_m2, phi3, gemma, gemma2, gemma3)
+          deepseek_v2, deepseek_v3, deepseek_v3_fp8, glm4_moe, minimax_m2, phi3, gemma, gemma2, gemma3, gemma3_images)
 
 
 def add_mtp(path):

@@ -1,6 +1,6 @@
 // The stage model that computes with Baton's own kernels on the CPU: a layer loop over shared
-// blocks (attention with optional biases, q/k norms and window, rotary embeddings, latent
-// attention, SwiGLU, experts) that ModelConfig describes.
+// blocks (attention with optional biases, q/k norms, windows and soft caps, rotary embeddings,
+// latent attention, gated layers, experts) that ModelConfig describes.
 #ifndef COMMON_ENGINE_NATIVE_CPU_STAGE_MODEL_H_
 #define COMMON_ENGINE_NATIVE_CPU_STAGE_MODEL_H_
 
