@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(
     Families, Fp8Test,
     ::testing::Combine(::testing::Values("Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
                                          "DeepseekV3ForCausalLM", "MiniMaxM2ForCausalLM",
-                                         "Phi3ForCausalLM"),
+                                         "Phi3ForCausalLM", "Gemma3ForCausalLM"),
                        ::testing::Values(Scales::kBlocks, Scales::kRows, Scales::kTensor)));
 
 TEST_P(Fp8Test, BitsAreThoseOfTheFloat32Values) {

@@ -49,7 +49,7 @@ class NumericsTest : public DenseNumericsTest, public ::testing::WithParamInterf
 
 INSTANTIATE_TEST_SUITE_P(Families, NumericsTest,
                          ::testing::Values("Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
-                                           "DeepseekV3ForCausalLM"));
+                                           "Gemma2ForCausalLM", "DeepseekV3ForCausalLM"));
 
 // In a dense model: in a sparse one rounding has tokens choose other experts.
 TEST_F(DenseNumericsTest, AutoIsAsNearToFloat32AsRoundedActivationsAre) {
