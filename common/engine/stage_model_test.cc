@@ -149,7 +149,7 @@ TEST_P(InvarianceTest, ExpertsWindowsAndLatentRowsChangeNoBitWhateverTheCut) {
   latent.architecture = "DeepseekV3ForCausalLM";
   RandomModelOptions whole_norms;
   whole_norms.architecture = "MiniMaxM2ForCausalLM";
-  RandomModelOptions two_kinds = windowed;  // Of layers.
+  RandomModelOptions two_kinds = windowed;  // Layers of two kinds.
   two_kinds.architecture = "Gemma2ForCausalLM";
   RandomModelOptions two_ropes = windowed;
   two_ropes.architecture = "Gemma3ForCausalLM";

@@ -340,7 +340,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view json, const std::s
   BATON_ASSIGN_OR_RETURN(const Family* family, ParseFamily(whole));
   config.architecture = family->architecture;
   BATON_ASSIGN_OR_RETURN(const ConfigReader reader, whole.Part(family->part));
-  // Of what concerns a whole checkpoint either object may tell.
+  // Either object may tell what concerns a whole checkpoint.
   const auto either = [&](const char* key) -> const ConfigReader& {
     return whole.Has(key) ? whole : reader;
   };

@@ -129,10 +129,10 @@ struct ModelConfig {
   std::string fp8_scale_suffix = "_scale_inv";
   // A token attends to itself and the sliding_window - 1 tokens before it; 0: to all before it.
   int sliding_window = 0;
-  // Of each layer whether it has that window, and the rope of the next line, while the others have
+  // Whether each layer has that window, and the rope of the next line, while the others have
   // neither; empty: all layers are alike.
   std::vector<bool> sliding_layers;
-  double sliding_rope_theta = 0;  // Of a rope that is not scaled; 0: the same as the others'.
+  double sliding_rope_theta = 0;  // Their rope is not scaled; 0: it is the others'.
   Activation activation = Activation::kSilu;
   bool norm_adds_one = false;  // Norms multiply by 1 and the weight, not by the weight.
   // What attention and the feed-forward layer give is normalised before it is added, too.

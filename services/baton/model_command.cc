@@ -1,4 +1,5 @@
 // `baton model info` and `baton model make`.
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <string_view>
