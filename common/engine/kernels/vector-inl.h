@@ -94,7 +94,7 @@ inline Vec Exp2(Vec x) {
   p = p * f + 2.40226507e-1f;
   p = p * f + 6.93147181e-1f;
   p = p * f + 1.0f;
-  const Vec scaled = (Vec)((IntVec)p + ((IntVec)shifted << 23));
+  const Vec scaled = (Vec)((UnsignedVec)p + ((UnsignedVec)shifted << 23));
   return x < -126.0f ? Vec{} : scaled;
 }
 
