@@ -193,7 +193,8 @@ def test_workers_follow_what_a_name_leads_to(tiny_model, tmp_path):
             clusters.wait_until(lambda: all(worker.log().count(message) >= times for worker in workers), 30,
                                 f"every worker to say '{message}'")
 
-        assert cluster.pairs_of("router-1") == 0, "nobody told them of it"
+        clusters.wait_until(lambda: cluster.pairs_of("router-1") >= 0, 30, "the second router to listen")
+        assert cluster.pairs_of("router-1") == 0, "no worker has heard of it"
         name_leads_to(hosts, "127.0.0.1", "127.0.0.2")
         cluster.wait_pairs("router-1")
         with streams(cluster.target, running=3) as answers:
