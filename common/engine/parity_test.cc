@@ -151,25 +151,22 @@ TEST_P(Bf16ParityTest, GreedyTokensAreTheSameButForNearTies) {
   EXPECT_LE(ties, rounding.ties);
 }
 
+std::string Bf16ParityName(const ::testing::TestParamInfo<Bf16ParityTest::ParamType>& info) {
+  return std::string(std::get<0>(info.param)) + "_" + BackendName(std::get<1>(info.param)) +
+         "_kv_" + ElementTypeName(std::get<2>(info.param));
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Bf16ParityTest,
                          ::testing::Combine(::testing::ValuesIn(testing::kParityFamilies),
                                             ::testing::ValuesIn(kBackends),
                                             ::testing::ValuesIn(kElementTypes)),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param)) + "_" +
-                                  BackendName(std::get<1>(info.param)) + "_kv_" +
-                                  ElementTypeName(std::get<2>(info.param));
-                         });
+                         Bf16ParityName);
 
 INSTANTIATE_TEST_SUITE_P(Gemma, Bf16ParityTest,
                          ::testing::Combine(::testing::Values("gemma2", "gemma3"),
                                             ::testing::ValuesIn(kBackends),
                                             ::testing::ValuesIn(kElementTypes)),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param)) + "_" +
-                                  BackendName(std::get<1>(info.param)) + "_kv_" +
-                                  ElementTypeName(std::get<2>(info.param));
-                         });
+                         Bf16ParityName);
 
 }  // namespace
 }  // namespace baton

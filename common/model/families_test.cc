@@ -12,46 +12,17 @@
 #include "common/model/fingerprint.h"
 #include "common/model/model_config.h"
 #include "common/model/model_shard.h"
+#include "common/model/testing/config_checks.h"
 #include "common/model/weight_names.h"
 #include "nlohmann/json.hpp"
 
 namespace baton {
 namespace {
 
-using Json = nlohmann::ordered_json;
-using ::testing::HasSubstr;
-
-ModelConfig Parse(const Json& json) {
-  auto config = ParseModelConfig(json.dump(), "config.json");
-  EXPECT_TRUE(config.ok()) << config.status();
-  return *config;
-}
-
-struct Refusal {
-  const char* key;
-  Json value;
-  const char* message;
-};
-
-void ExpectRefused(const Json& whole, const std::vector<Refusal>& refusals) {
-  for (const Refusal& refusal : refusals) {
-    Json json = whole;
-    json[refusal.key] = refusal.value;
-    EXPECT_THAT(std::string(ParseModelConfig(json.dump(), "config.json").status().message()),
-                HasSubstr(refusal.message));
-  }
-}
-
-// Two processes that differ in any of this must not pass KV to one another.
-void ExpectOtherFingerprints(const Json& whole,
-                             const std::vector<std::pair<const char*, Json>>& changes) {
-  const uint64_t fingerprint = ConfigFingerprint(Parse(whole));
-  for (const auto& [key, value] : changes) {
-    Json json = whole;
-    json[key] = value;
-    EXPECT_NE(ConfigFingerprint(Parse(json)), fingerprint) << key;
-  }
-}
+using testing::ExpectOtherFingerprints;
+using testing::ExpectRefused;
+using testing::Json;
+using testing::Parse;
 
 // config.json of GLM-4.5-Air.
 Json Glm45Air() {

@@ -435,7 +435,7 @@ void MembersWitness::CheckMembers(const router::Membership& membership) {
   }
 }
 
-// Of a group whose members have changed, those that watch.
+// Every member that watches is told when its list changes.
 void MembersWitness::CheckWatches(const std::vector<router::Action>& actions, uint64_t version) {
   version_ = version;
   for (const std::string& group : relisted_) list_versions_.erase(group);

@@ -9,19 +9,19 @@
 namespace baton::links {
 
 std::vector<worker::PeerWorker> FindMembers(const ChainPlace& place,
-                                            const std::vector<worker::PeerWorker>& view) {
+                                            const std::vector<worker::PeerWorker>& listed) {
   std::vector<worker::PeerWorker> found;
   LayerRange layers = place.self.layers;  // The previous member's.
   for (int member = 1; member < place.members(); ++member) {
     const int stage = place.StageOf(member);
     const TensorRank rank{place.RankOf(member), place.ranks()};
-    const auto worker = std::find_if(view.begin(), view.end(), [&](const auto& candidate) {
+    const auto worker = std::find_if(listed.begin(), listed.end(), [&](const auto& candidate) {
       return candidate.role == place.role && candidate.group_id() == place.chain_id &&
              candidate.pp_size == place.stages && candidate.pp_rank == stage &&
              candidate.tensor_rank == rank &&
              (rank.rank == 0 ? candidate.layers.begin == layers.end : candidate.layers == layers);
     });
-    if (worker == view.end()) return {};
+    if (worker == listed.end()) return {};
     layers = worker->layers;
     found.push_back(*worker);
   }

@@ -10,7 +10,7 @@
 
 namespace baton::prefill {
 
-// A decode stage's ranks have no endpoints to one another, so their view says it.
+// A decode stage's ranks have no endpoints to one another, so the list of its members says it.
 uint32_t ChainShell::VersionOf(const InstanceRef& member) const {
   if (!decode()) return options_.peers->ProtocolOf(member);
   const auto found = versions_.find(member);

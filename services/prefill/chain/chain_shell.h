@@ -221,7 +221,7 @@ class ChainShell {
   std::vector<InstanceRef> followers_;
   std::vector<uint64_t> linked_;
   uint64_t newest_generation_ = 0;            // That any follower has had, in any epoch.
-  std::map<InstanceRef, uint32_t> versions_;  // That workers of the view speak.
+  std::map<InstanceRef, uint32_t> versions_;  // That its members speak.
   std::vector<std::optional<KnownCost>> measured_;
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};
 };

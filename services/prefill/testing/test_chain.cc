@@ -175,8 +175,8 @@ void TestChain::KillStage(int rank) {
 void TestChain::ShareView() {
   for (Stage& stage : stages_) {
     if (stage.service == nullptr) continue;
-    std::vector<worker::PeerWorker> view;
-    view.reserve(stages_.size());
+    std::vector<worker::PeerWorker> listed;
+    listed.reserve(stages_.size());
     const int member = static_cast<int>(&stage - stages_.data());
     for (const auto& decode : decodes_) {
       stage.peers->Connect(*stage.data_plane, decode->self(), decode->data_plane().address(), true);
@@ -199,9 +199,9 @@ void TestChain::ShareView() {
       worker.pp_rank = rank / settings_.ranks;
       worker.pp_size = settings_.stages;
       worker.tensor_rank = TensorRankOf(rank);
-      view.push_back(worker);
+      listed.push_back(worker);
     }
-    stage.service->OnMembers(view);
+    stage.service->OnMembers(listed);
     stage.service->OnEndpoints();
   }
 }

@@ -1,5 +1,5 @@
 // A whole chain in one process: real services, links and data planes around fake executors, one
-// fake decode service, and a view of the cluster that the test sets.
+// fake decode service, and members that the test lists.
 #ifndef SERVICES_PREFILL_TESTING_TEST_CHAIN_H_
 #define SERVICES_PREFILL_TESTING_TEST_CHAIN_H_
 

@@ -129,12 +129,12 @@ TEST_F(MembershipListsTest, WhoCannotLookOthersUpHearsOfEverybody) {
   EXPECT_THAT(ListFor(old), SizeIs(8));
   const uint64_t version = VersionFor(old);
   ASSERT_TRUE(members_.Remove(single_.instance, now_us_, lost_));
-  EXPECT_THAT(Relisted(), ElementsAre("d9")) << "of the chain that is gone nobody is left";
+  EXPECT_THAT(Relisted(), ElementsAre("d9")) << "the chain that is gone has no other member";
   EXPECT_GT(VersionFor(old), version);
   EXPECT_THAT(ListFor(old), SizeIs(7));
   ASSERT_EQ(Join(single_), absl::OkStatus());
   EXPECT_THAT(Relisted(), UnorderedElementsAre("c1-0", "d9"));
-  // When it has left, nobody hears of all.
+  // When it has left, no member hears of all.
   ASSERT_TRUE(members_.Remove(old.instance, now_us_, lost_));
   ASSERT_EQ(Join(TestDecode("d8")), absl::OkStatus());
   EXPECT_THAT(Relisted(), ElementsAre("d8"));

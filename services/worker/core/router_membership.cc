@@ -10,7 +10,7 @@ namespace baton::worker {
 namespace {
 
 // Heartbeats for news keep so much distance, however fast the cluster changes: joins that come
-// together are answered with one view.
+// together are answered with one list.
 constexpr int64_t kNewsGapUs = 10'000;
 // An address may come to lead to another router.
 constexpr int64_t kAliasCheckUs = 30'000'000;
