@@ -106,6 +106,7 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   shape.prefill = prefill::SchedulingOf(options, shape.max_context_tokens);
   shape.prefill.decodes = config::IsColocated(options);
   shape.decodes = shape.prefill.decodes ? 0 : static_cast<int>(options.decodes());
+  shape.decode_stages = {{0, profile.layers}};
   if (options.chunked_prefill_size() == 0) {
     BATON_ASSIGN_OR_RETURN(const int64_t tokens, AutoChunkTokens(options, shape));
     shape.prefill.chunk_tokens = static_cast<int>(tokens);
@@ -143,22 +144,41 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   return shape;
 }
 
-prefill::PlannerLimits DecodeLimitsOf(const ClusterShape& shape, const InstanceRef& self) {
-  prefill::PlannerLimits limits;
-  limits.page_size = shape.layout.page_size;
-  limits.chunk_tokens = RereadTokens(limits.page_size);
-  limits.plan_window = 3;
-  limits.max_open_requests = shape.max_running_requests;
-  limits.max_queued_requests = shape.max_queued_requests;
-  limits.max_context_tokens = shape.max_context_tokens;
+ChainShape ChainShapeOf(const ClusterShape& shape) {
+  ChainShape chain;
+  chain.options = shape.prefill;
+  chain.limits = prefill::PlannerLimitsOf(shape.prefill, shape.layout.page_size, shape.row_bytes);
+  chain.stages = shape.stages;
+  chain.page_count = shape.prefill_pages;
+  chain.known_costs = shape.known_costs;
+  return chain;
+}
+
+// As a decode worker's.
+ChainShape DecodeShapeOf(const ClusterShape& shape, int decode) {
+  ChainShape chain;
+  prefill::PrefillOptions& options = chain.options;
+  options.role = Role::kDecode;
+  options.pp_size = static_cast<int>(shape.decode_stages.size());
+  options.chunk_tokens = RereadTokens(shape.layout.page_size);
+  options.decodes = true;
+  options.reserved_decode_tokens = shape.reserved_decode_tokens;
+  options.max_open_requests = shape.max_running_requests;
+  options.max_queued_requests = shape.max_queued_requests;
+  options.max_context_tokens = shape.max_context_tokens;
+  prefill::PlannerLimits& limits = chain.limits;
+  limits = prefill::PlannerLimitsOf(options, shape.layout.page_size, shape.row_bytes);
   limits.vocab_size = 2;  // All tokens are alike here.
-  limits.decodes = true;
-  limits.reserved_decode_tokens = shape.reserved_decode_tokens;
-  limits.granting = self;
+  limits.granting = DescribeDecode(shape, decode, 0).instance;
   limits.layers = shape.layout.layers;
   limits.kv_heads = shape.layout.kv_heads;
   limits.name = "decode service";
-  return limits;
+  chain.stages = shape.decode_stages;
+  chain.page_count = shape.decode_pages;
+  for (int stage = 1; stage < options.pp_size; ++stage) {
+    chain.followers.push_back(DescribeDecode(shape, decode, stage).instance);
+  }
+  return chain;
 }
 
 router::RouterLimits RouterLimitsOf(const ClusterShape& shape) {
@@ -185,10 +205,16 @@ router::WorkerInfo DescribeStage(const ClusterShape& shape, int chain, int stage
   return info;
 }
 
-router::WorkerInfo DescribeDecode(const ClusterShape& shape, int decode) {
+router::WorkerInfo DescribeDecode(const ClusterShape& shape, int decode, int stage) {
+  const auto stages = static_cast<int>(shape.decode_stages.size());
+  std::string id = absl::StrCat("decode-", decode);
+  if (stages > 1) absl::StrAppend(&id, "-", stage);
   router::WorkerInfo info =
-      Describe(shape, absl::StrCat("decode-", decode), {0, shape.profile.layers});
+      Describe(shape, std::move(id), shape.decode_stages[static_cast<size_t>(stage)]);
   info.role = Role::kDecode;
+  info.pp_rank = stage;
+  info.pp_size = stages;
+  if (stages > 1) info.decode_id = absl::StrCat(decode);
   info.page_count = shape.decode_pages;
   info.max_running_requests = shape.max_running_requests;
   info.reserved_decode_tokens = shape.reserved_decode_tokens;

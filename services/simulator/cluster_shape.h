@@ -21,13 +21,14 @@ struct ClusterShape {
   TimedProfile profile;
   std::vector<LayerRange> stages;  // The same in every chain.
   int chains = 1;
-  int decodes = 1;  // None where chains decode (prefill.decodes).
+  int decodes = 1;                        // None where chains decode (prefill.decodes).
+  std::vector<LayerRange> decode_stages;  // The same in every decode service.
   prefill::PrefillOptions prefill;
   // The chunk costs that stages start with, from a sweep or a chunk profile; empty if they learn
   // them.
   std::vector<KnownCost> known_costs;
   int prefill_pages = 0;  // In every stage.
-  int decode_pages = 0;
+  int decode_pages = 0;   // The same.
   KvLayout layout;        // All processes have its page_size.
   int64_t row_bytes = 0;  // One token's activations.
   int max_context_tokens = 0;
@@ -47,12 +48,23 @@ struct ClusterShape {
 // InvalidArgument names the file, line and field, or the option, that is wrong.
 absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options);
 
-prefill::PlannerLimits DecodeLimitsOf(const ClusterShape& shape, const InstanceRef& self);
+// What the planner and the stages of a chain, or of a decode service, are made with.
+struct ChainShape {
+  prefill::PrefillOptions options;
+  prefill::PlannerLimits limits;
+  std::vector<LayerRange> stages;
+  int page_count = 0;  // In every stage.
+  std::vector<KnownCost> known_costs;
+  std::vector<InstanceRef> followers;  // A decode service's stage 1 and on.
+};
+
+ChainShape ChainShapeOf(const ClusterShape& shape);
+ChainShape DecodeShapeOf(const ClusterShape& shape, int decode);
 router::RouterLimits RouterLimitsOf(const ClusterShape& shape);
 
 // What a worker registers with.
 router::WorkerInfo DescribeStage(const ClusterShape& shape, int chain, int stage);
-router::WorkerInfo DescribeDecode(const ClusterShape& shape, int decode);
+router::WorkerInfo DescribeDecode(const ClusterShape& shape, int decode, int stage);
 
 }  // namespace baton::simulator
 

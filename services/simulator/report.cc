@@ -103,13 +103,18 @@ Json ToJson(const Gauge& gauge, int64_t end_us) {
   return {{"mean", gauge.Mean(end_us)}, {"max", gauge.most()}};
 }
 
-Json ClusterJson(const ClusterShape& shape) {
+Json LayersJson(const std::vector<LayerRange>& stages) {
   Json layers = Json::array();
-  for (const LayerRange& stage : shape.stages) layers.push_back(stage.size());
+  for (const LayerRange& stage : stages) layers.push_back(stage.size());
+  return layers;
+}
+
+Json ClusterJson(const ClusterShape& shape) {
   return {{"profile", shape.profile.name},
           {"chains", shape.chains},
-          {"stage_layers", layers},
+          {"stage_layers", LayersJson(shape.stages)},
           {"decodes", shape.decodes},
+          {"decode_stage_layers", LayersJson(shape.decode_stages)},
           {"page_tokens", shape.layout.page_size},
           {"prefill_pages", shape.prefill_pages},
           {"decode_pages", shape.decode_pages},
@@ -136,13 +141,10 @@ Json ChainJson(const ChainRecord& chain, int64_t end_us) {
           {"retractions", chain.retractions}};
 }
 
-Json DecodeJson(const DecodeRecord& decode, int64_t end_us) {
-  return {{"steps", decode.steps},
-          {"busy_us", decode.busy_us},
-          {"waiting_requests", ToJson(decode.waiting, end_us)},
-          {"running_requests", ToJson(decode.running, end_us)},
-          {"kv_pages", ToJson(decode.pages, end_us)},
-          {"kv_pages_capacity", decode.page_count}};
+Json ChainsJson(const std::vector<ChainRecord>& chains, int64_t end_us) {
+  Json rows = Json::array();
+  for (const ChainRecord& chain : chains) rows.push_back(ChainJson(chain, end_us));
+  return rows;
 }
 
 // Times of events that did not happen are null.
@@ -166,12 +168,6 @@ std::string ReportJson(const ReportedRun& run) {
   const int64_t end_us = run.record.end_us;
   Json failed = Json::object();
   for (const auto& [code, count] : summary.failed) failed[code] = count;
-  Json chains = Json::array();
-  for (const ChainRecord& chain : run.record.chains) chains.push_back(ChainJson(chain, end_us));
-  Json decodes = Json::array();
-  for (const DecodeRecord& decode : run.record.decodes) {
-    decodes.push_back(DecodeJson(decode, end_us));
-  }
   Json rows = Json::array();
   for (const RequestRecord& request : run.record.requests) rows.push_back(RowOf(request));
   const Json document{
@@ -193,8 +189,8 @@ std::string ReportJson(const ReportedRun& run) {
       {"good_requests", summary.good},
       {"goodput_per_s", summary.goodput_per_s},
       {"router_waiting_requests", ToJson(run.record.waiting, end_us)},
-      {"chains", std::move(chains)},
-      {"decodes", std::move(decodes)},
+      {"chains", ChainsJson(run.record.chains, end_us)},
+      {"decodes", ChainsJson(run.record.decodes, end_us)},
       {"request_columns",
        {"arrival_us", "prompt_tokens", "output_tokens", "first_token_us", "last_token_us",
         "attempts", "chain", "decode", "status"}},
@@ -211,20 +207,23 @@ std::string Counted(int64_t count, const char* one, const char* more) {
   return absl::StrCat(count, " ", count == 1 ? one : more);
 }
 
+std::string StagesText(const std::vector<LayerRange>& stages) {
+  const std::string layers = absl::StrJoin(
+      stages, ",",
+      [](std::string* out, const LayerRange& stage) { absl::StrAppend(out, stage.size()); });
+  return absl::StrCat(" of ", Counted(static_cast<int64_t>(stages.size()), "stage", "stages"), " (",
+                      layers, " layers)");
+}
+
 std::string ClusterText(const ClusterShape& shape) {
   const bool colocated = shape.prefill.decodes;
-  const std::string decodes =
-      colocated ? ""
-                : absl::StrCat(", ", Counted(shape.decodes, "decode service", "decode services"));
-  return absl::StrCat(
-      shape.profile.name, ": ",
-      Counted(shape.chains, colocated ? "colocated chain" : "chain",
-              colocated ? "colocated chains" : "chains"),
-      " of ", Counted(static_cast<int64_t>(shape.stages.size()), "stage", "stages"), " (",
-      absl::StrJoin(
-          shape.stages, ",",
-          [](std::string* out, const LayerRange& layers) { absl::StrAppend(out, layers.size()); }),
-      " layers)", decodes);
+  std::string chains = absl::StrCat(shape.profile.name, ": ",
+                                    Counted(shape.chains, colocated ? "colocated chain" : "chain",
+                                            colocated ? "colocated chains" : "chains"),
+                                    StagesText(shape.stages));
+  if (colocated) return chains;
+  return absl::StrCat(chains, ", ", Counted(shape.decodes, "decode service", "decode services"),
+                      shape.decode_stages.size() > 1 ? StagesText(shape.decode_stages) : "");
 }
 
 std::string Row(const char* name, const Distribution& values) {
@@ -267,18 +266,13 @@ std::string Rates(const ReportedRun& run) {
 }
 
 // Percent of the total time, in the order of StageDoing.
-std::string Stages(const ReportedRun& run) {
-  std::string text = absl::StrFormat("\n%-14s %7s", "stage", "layers");
-  for (int i = 0; i < prefill::kStageDoings; ++i) {
-    absl::StrAppendFormat(&text, " %11s",
-                          absl::StrCat(prefill::StageDoingName(static_cast<StageDoing>(i)), " %"));
-  }
-  absl::StrAppendFormat(&text, " %8s %12s\n", "plans", "tokens/plan");
-  for (size_t chain = 0; chain < run.record.chains.size(); ++chain) {
-    const auto& stages = run.record.chains[chain].stages;
+std::string StageRows(const char* kind, const std::vector<ChainRecord>& chains) {
+  std::string text;
+  for (size_t chain = 0; chain < chains.size(); ++chain) {
+    const auto& stages = chains[chain].stages;
     for (size_t i = 0; i < stages.size(); ++i) {
       const StageRecord& stage = stages[i];
-      absl::StrAppendFormat(&text, "%-14s %7d", absl::StrCat("chain-", chain, " ", i),
+      absl::StrAppendFormat(&text, "%-14s %7d", absl::StrCat(kind, "-", chain, " ", i),
                             stage.layers);
       const double all = std::max(1.0, static_cast<double>(stage.times.Together()));
       for (const int64_t part_us : stage.times.us) {
@@ -292,6 +286,17 @@ std::string Stages(const ReportedRun& run) {
   return text;
 }
 
+std::string Stages(const ReportedRun& run) {
+  std::string text = absl::StrFormat("\n%-14s %7s", "stage", "layers");
+  for (int i = 0; i < prefill::kStageDoings; ++i) {
+    absl::StrAppendFormat(&text, " %11s",
+                          absl::StrCat(prefill::StageDoingName(static_cast<StageDoing>(i)), " %"));
+  }
+  absl::StrAppendFormat(&text, " %8s %12s\n", "plans", "tokens/plan");
+  return absl::StrCat(text, StageRows("chain", run.record.chains),
+                      StageRows("decode", run.record.decodes));
+}
+
 std::string Gauged(const char* name, const Gauge& gauge, int64_t end_us) {
   return absl::StrFormat("%-36s %12.2f %10d\n", name, gauge.Mean(end_us), gauge.most());
 }
@@ -302,34 +307,31 @@ std::string Pages(const std::string& name, const Gauge& gauge, int page_count, i
                          percent * static_cast<double>(gauge.most()), page_count);
 }
 
+std::string ChainQueues(const char* kind, const char* queued, const char* open,
+                        const std::vector<ChainRecord>& chains, int64_t end_us) {
+  std::string text;
+  for (size_t i = 0; i < chains.size(); ++i) {
+    const ChainRecord& chain = chains[i];
+    const std::string name = absl::StrCat(kind, "-", i, ": ");
+    absl::StrAppend(&text, Gauged((name + queued).c_str(), chain.queued, end_us),
+                    Gauged((name + open).c_str(), chain.open, end_us),
+                    Pages(name + "KV pages held", chain.pages, chain.page_count, end_us));
+    if (chain.retractions > 0) {
+      absl::StrAppendFormat(&text, "%-36s %12s %10d\n", name + "retractions", "",
+                            chain.retractions);
+    }
+  }
+  return text;
+}
+
 std::string Queues(const ReportedRun& run) {
   const RunRecord& record = run.record;
   const int64_t end_us = record.end_us;
   std::string text = absl::StrFormat("\n%-36s %12s %10s\n", "over time", "mean", "most");
   absl::StrAppend(&text, Gauged("router: requests that wait for room", record.waiting, end_us));
-  for (size_t i = 0; i < record.chains.size(); ++i) {
-    const ChainRecord& chain = record.chains[i];
-    const std::string name = absl::StrCat("chain-", i);
-    absl::StrAppend(&text, Gauged((name + ": requests queued").c_str(), chain.queued, end_us),
-                    Gauged((name + ": requests in the chain").c_str(), chain.open, end_us),
-                    Pages(name + ": KV pages held", chain.pages, chain.page_count, end_us));
-    if (chain.retractions > 0) {
-      absl::StrAppendFormat(&text, "%-36s %12s %10d\n", name + ": retractions", "",
-                            chain.retractions);
-    }
-  }
-  for (size_t i = 0; i < record.decodes.size(); ++i) {
-    const DecodeRecord& decode = record.decodes[i];
-    const std::string name = absl::StrCat("decode-", i);
-    absl::StrAppend(&text, Gauged((name + ": requests waiting").c_str(), decode.waiting, end_us),
-                    Gauged((name + ": requests in the batch").c_str(), decode.running, end_us),
-                    Pages(name + ": KV pages held", decode.pages, decode.page_count, end_us));
-    const double busy =
-        100.0 * static_cast<double>(decode.busy_us) / std::max(1.0, static_cast<double>(end_us));
-    absl::StrAppendFormat(&text, "%-36s %11.1f%% %10s  in %d steps\n", name + ": busy", busy, "",
-                          decode.steps);
-  }
-  return text;
+  return absl::StrCat(
+      text, ChainQueues("chain", "requests queued", "requests in the chain", record.chains, end_us),
+      ChainQueues("decode", "requests waiting", "requests in the batch", record.decodes, end_us));
 }
 
 }  // namespace

@@ -109,28 +109,20 @@ struct StageRecord {
   std::vector<ComputeRecord> computes;  // Only those that the timeline shows.
 };
 
+// A chain's, or a decode service's.
 struct ChainRecord {
   std::vector<StageRecord> stages;
-  Gauge queued;  // Requests that wait at stage 0.
-  Gauge open;    // Requests that are in the chain.
+  Gauge queued;  // Requests that wait at stage 0, of a decode service for pages or a slot.
+  Gauge open;    // Requests that are in the chain, of a decode service in the batch.
   Gauge pages;   // Owned pages, of `page_count` in each stage.
   int page_count = 0;
   int64_t retractions = 0;
 };
 
-struct DecodeRecord {
-  Gauge waiting;  // Requests that wait for pages or a slot.
-  Gauge running;  // Requests in the batch.
-  Gauge pages;
-  int page_count = 0;
-  int64_t steps = 0;
-  int64_t busy_us = 0;
-};
-
 struct RunRecord {
   std::vector<RequestRecord> requests;
   std::vector<ChainRecord> chains;
-  std::vector<DecodeRecord> decodes;
+  std::vector<ChainRecord> decodes;
   Gauge waiting;                 // Requests that wait for a pair or for room on one.
   TimeHistogram between_tokens;  // All requests: from each token to the next.
   bool timeline_full = false;    // Later computations were left out.

@@ -4,70 +4,73 @@
 #include <utility>
 #include <variant>
 
+#include "common/kv/head_routes.h"
+
 namespace baton::simulator {
 namespace {
 
 constexpr uint64_t kEpoch = 1;
 
-prefill::StageOptions StageOptionsOf(const ClusterShape& shape, int stage) {
-  prefill::PrefillOptions options = shape.prefill;
+prefill::StageOptions StageOptionsOf(const ChainShape& chain, int stage) {
+  prefill::PrefillOptions options = chain.options;
   options.pp_rank = stage;
-  return prefill::StageOptionsOf(options, shape.layout.page_size);
+  return prefill::StageOptionsOf(options, chain.limits.page_size);
 }
 
-prefill::ChainUp UpOf(const ClusterShape& shape) {
+prefill::ChainUp UpOf(const ChainShape& chain) {
   prefill::ChainUp up;
   up.epoch = kEpoch;
-  up.stages = static_cast<int>(shape.stages.size());
-  up.page_count = shape.prefill_pages;
-  for (const LayerRange& stage : shape.stages) up.stage_layers.push_back(stage.size());
-  up.known_costs = shape.known_costs;
+  up.stages = static_cast<int>(chain.stages.size());
+  up.page_count = chain.page_count;
+  for (const LayerRange& stage : chain.stages) up.stage_layers.push_back(stage.size());
+  up.known_costs = chain.known_costs;
+  up.followers = chain.followers;
   return up;
 }
 
 }  // namespace
 
-SimulatedChain::Place::Place(const ClusterShape& shape, int stage)
-    : core(StageOptionsOf(shape, stage)),
-      steps(shape.profile, shape.stages[static_cast<size_t>(stage)]),
+SimulatedChain::Place::Place(const ClusterShape& shape, const ChainShape& chain, int stage)
+    : layers(chain.stages[static_cast<size_t>(stage)]),
+      core(StageOptionsOf(chain, stage)),
+      steps(shape.profile, layers),
       activations(shape.activation_gbps),
-      kv(shape.kv_gbps),
-      page_bytes(
-          static_cast<int64_t>(shape.layout.BandBytes(shape.stages[static_cast<size_t>(stage)]))) {}
+      kv(shape.kv_gbps) {}
 
-SimulatedChain::SimulatedChain(const ClusterShape& shape, VirtualTime& time, Ways ways)
-    : time_(time),
-      row_bytes_(shape.row_bytes),
+SimulatedChain::SimulatedChain(const ClusterShape& shape, const ChainShape& chain,
+                               VirtualTime& time, Ways ways)
+    : shape_(shape),
+      time_(time),
       ways_(std::move(ways)),
-      planner_(prefill::PlannerLimitsOf(shape.prefill, shape.layout.page_size, shape.row_bytes)),
-      alarm_(time, [this] { HandlePlanner(prefill::Tick{}); }) {
-  record_.page_count = shape.prefill_pages;
-  for (int stage = 0; stage < static_cast<int>(shape.stages.size()); ++stage) {
-    places_.push_back(std::make_unique<Place>(shape, stage));
+      planner_(chain.limits),
+      alarm_(time, [this] { Handle(prefill::Tick{}); }) {
+  record_.page_count = chain.page_count;
+  for (int stage = 0; stage < static_cast<int>(chain.stages.size()); ++stage) {
+    places_.push_back(std::make_unique<Place>(shape, chain, stage));
     record_.stages.push_back({});
-    record_.stages.back().layers = shape.stages[static_cast<size_t>(stage)].size();
+    record_.stages.back().layers = places_.back()->layers.size();
     HandleStage(stage, prefill::EpochBegan{kEpoch});
   }
-  HandlePlanner(UpOf(shape));
+  Handle(UpOf(chain));
 }
 
 // ---- The planner ----
 
-void SimulatedChain::HandlePlanner(const prefill::PlannerEvent& event) {
+void SimulatedChain::Handle(const prefill::PlannerEvent& event) {
   std::vector<prefill::PlannerAction> actions;
   planner_.Handle(event, time_.now_us(), actions);
   if (ways_.witness) ways_.witness(event, actions);
-  Measure();
   std::vector<prefill::DeliverToken> tokens;
   for (const prefill::PlannerAction& action : actions) Perform(action, tokens);
   if (!tokens.empty()) ways_.tokens(tokens);
+  Measure();
   alarm_.Set(planner_.NextDeadlineUs());
 }
 
 void SimulatedChain::Measure() {
   const prefill::PlannerLoad load = planner_.load();
   record_.queued.Set(time_.now_us(), load.queued);
-  record_.open.Set(time_.now_us(), load.open);
+  record_.open.Set(time_.now_us(), load.open - arriving_);
   record_.pages.Set(time_.now_us(), load.owned_pages);
   record_.retractions = static_cast<int64_t>(load.retractions_total);
 }
@@ -81,7 +84,7 @@ void SimulatedChain::Perform(const prefill::PlannerAction& action,
     }
     HandleStage(0, prefill::PlanArrived{issue->plan});
   } else if (const auto* done = std::get_if<prefill::PromptDone>(&action)) {
-    ways_.prompt_done(*done);
+    if (ways_.prompt_done) ways_.prompt_done(*done);
   } else if (const auto* token = std::get_if<prefill::DeliverToken>(&action)) {
     tokens.push_back(*token);
   } else if (const auto* finish = std::get_if<prefill::FinishRequest>(&action)) {
@@ -89,6 +92,11 @@ void SimulatedChain::Perform(const prefill::PlannerAction& action,
     ways_.finished(*finish);
   } else if (const auto* fail = std::get_if<prefill::FailChain>(&action)) {
     ways_.failed(fail->status);
+  } else if (!std::holds_alternative<prefill::ObservePlan>(action)) {
+    const auto* grant = std::get_if<prefill::GrantKv>(&action);
+    if (grant != nullptr && grant->member == 0) ++arriving_;
+    if (std::holds_alternative<prefill::RevokeKv>(action)) --arriving_;
+    ways_.granting(action);
   }
 }
 
@@ -108,7 +116,7 @@ void SimulatedChain::Deliver(int stage, prefill::StageEvent event) {
 
 // Stage 0 is the planner's own process.
 void SimulatedChain::Tell(int stage, prefill::PlannerEvent event) {
-  auto hear = [this, event = std::move(event)] { HandlePlanner(event); };
+  auto hear = [this, event = std::move(event)] { Handle(event); };
   if (stage == 0) {
     time_.At(time_.now_us(), std::move(hear));
   } else {
@@ -149,7 +157,7 @@ void SimulatedChain::Keep(int stage, const prefill::RunCompute& run, int64_t mic
   StageRecord& record = record_.stages[static_cast<size_t>(stage)];
   ++record.plans;
   for (const auto& item : run.items) record.tokens += item.item.token_count;
-  if (!ways_.keeps(time_.now_us(), static_cast<int>(run.items.size()))) return;
+  if (!ways_.keeps || !ways_.keeps(time_.now_us(), static_cast<int>(run.items.size()))) return;
   ComputeRecord compute{time_.now_us(), time_.now_us() + micros, {}};
   for (const auto& item : run.items) {
     compute.items.push_back(
@@ -160,7 +168,7 @@ void SimulatedChain::Keep(int stage, const prefill::RunCompute& run, int64_t mic
 
 void SimulatedChain::Perform(int stage, const prefill::SendActivations& send) {
   Pipe& pipe = places_[static_cast<size_t>(stage)]->activations;
-  const Pipe::Passage passage = pipe.Send(time_.now_us(), send.token_count * row_bytes_);
+  const Pipe::Passage passage = pipe.Send(time_.now_us(), send.token_count * shape_.row_bytes);
   time_.At(passage.end_us, [this, stage, send] {
     HandleStage(stage, prefill::ActivationsSent{send.epoch, send.number, absl::OkStatus()});
   });
@@ -174,15 +182,33 @@ void SimulatedChain::Perform(int stage, const prefill::ReturnCredit& credit) {
   Deliver(stage - 1, prefill::CreditReturned{credit.epoch, credit.number});
 }
 
-// The KV passes the stage's connection and the decode service's; the slower one counts.
+// By stage of the decode service that has some of this one's layers: which.
+std::vector<std::pair<int, LayerRange>> SimulatedChain::ReceiversOf(int stage,
+                                                                    const Ticket& ticket) const {
+  std::vector<std::pair<int, LayerRange>> receivers;
+  const KvPlace source{places_[static_cast<size_t>(stage)]->layers, {}};
+  const std::vector<KvPlace> places = PlacesOf(ticket, shape_.layout.layers);
+  for (size_t place = 0; place < places.size(); ++place) {
+    const std::optional<KvBox> box = BoxBetween(shape_.layout.kv_heads, source, places[place]);
+    if (box.has_value()) receivers.emplace_back(static_cast<int>(place), box->layers);
+  }
+  return receivers;
+}
+
+// The KV passes the stage's connection and the receiver's; the slower one counts.
 void SimulatedChain::Perform(int stage, const prefill::SendKv& send) {
   Place& place = *places_[static_cast<size_t>(stage)];
   const int64_t now_us = time_.now_us();
-  const int64_t bytes = static_cast<int64_t>(send.pages.size()) * place.page_bytes;
-  const int64_t out_us = place.kv.Send(now_us, bytes).end_us;
-  const int64_t in_us = ways_.inbound(send.ticket.decode).Send(now_us, bytes).end_us;
   int64_t& end_us = place.kv_ends_us[send.attempt_id];
-  end_us = std::max({end_us, out_us, in_us});
+  int64_t bytes = 0;
+  for (const auto& [receiver, layers] : ReceiversOf(stage, send.ticket)) {
+    const int64_t part = static_cast<int64_t>(send.pages.size()) *
+                         static_cast<int64_t>(shape_.layout.BandBytes(layers));
+    const int64_t out_us = place.kv.Send(now_us, part).end_us;
+    const int64_t in_us = ways_.inbound(send.ticket.decode, receiver).Send(now_us, part).end_us;
+    end_us = std::max({end_us, out_us, in_us});
+    bytes += part;
+  }
   const int64_t sent_us = end_us + 2 * time_.latency_us;  // When the sender knows of its end.
   time_.At(sent_us, [this, stage, send, bytes, micros = sent_us - now_us] {
     HandleStage(stage, prefill::KvSent{send.epoch, send.send_id, absl::OkStatus(), micros, bytes});
@@ -192,8 +218,11 @@ void SimulatedChain::Perform(int stage, const prefill::SendKv& send) {
 void SimulatedChain::Perform(int stage, const prefill::SendCommit& commit) {
   Place& place = *places_[static_cast<size_t>(stage)];
   const int64_t left_us = std::max(time_.now_us(), place.kv_ends_us[commit.attempt_id]);
-  time_.At(left_us + time_.latency_us,
-           [this, commit] { ways_.committed(commit.ticket, commit.first_token); });
+  for (const auto& [receiver, layers] : ReceiversOf(stage, commit.ticket)) {
+    time_.At(left_us + time_.latency_us, [this, commit, receiver = receiver] {
+      ways_.committed(commit.ticket, receiver, commit.first_token);
+    });
+  }
   const int64_t receipt_us = left_us + 2 * time_.latency_us;
   time_.At(receipt_us, [this, stage, commit, micros = receipt_us - time_.now_us()] {
     HandleStage(stage, prefill::KvSent{commit.epoch, commit.send_id, absl::OkStatus(), micros, 0});

@@ -11,7 +11,6 @@
 #include "services/router/core/prefix_keys.h"
 
 namespace baton::simulator {
-namespace {}  // namespace
 
 SimulatedCluster::SimulatedCluster(const ClusterShape& shape, const Workload& workload,
                                    const TimelineWindow& timeline, Witness witness)
@@ -49,19 +48,21 @@ void SimulatedCluster::AddChain(int chain) {
   };
   ways.tokens = [this](const auto& tokens) { HearTokens(tokens); };
   ways.witness = witness_;
-  ways.failed = [this](const absl::Status& status) {
-    if (failure_.ok()) failure_ = status;
+  ways.failed = [this](const absl::Status& status) { Fail(status); };
+  ways.inbound = [this](const InstanceRef& decode, int stage) -> Pipe& {
+    return DecodeOf(decode).inbound(stage);
   };
-  ways.inbound = [this](const InstanceRef& decode) -> Pipe& { return DecodeOf(decode).inbound(); };
-  ways.committed = [this](const Ticket& ticket, const std::optional<SampledToken>& first_token) {
-    DecodeOf(ticket.decode).Commit(ticket, first_token);
+  ways.committed = [this](const Ticket& ticket, int stage,
+                          const std::optional<SampledToken>& first_token) {
+    DecodeOf(ticket.decode).Commit(ticket, stage, first_token);
   };
   ways.request_of = [this](uint64_t attempt_id) {
     return static_cast<int>(call_of_attempt_.at(attempt_id) - 1);
   };
   ways.keeps = [this](int64_t begin_us, int chunks) { return Keeps(begin_us, chunks); };
   chain_of_[DescribeStage(shape_, chain, 0).instance] = chains_.size();
-  chains_.push_back(std::make_unique<SimulatedChain>(shape_, time_, std::move(ways)));
+  chains_.push_back(
+      std::make_unique<SimulatedChain>(shape_, ChainShapeOf(shape_), time_, std::move(ways)));
 }
 
 void SimulatedCluster::AddDecode(int decode) {
@@ -73,10 +74,10 @@ void SimulatedCluster::AddDecode(int decode) {
   ways.finished = [this](uint64_t attempt_id, const absl::StatusOr<FinishReason>& outcome) {
     Hear(router::DecodeEnded{attempt_id, outcome});
   };
-  const InstanceRef self = DescribeDecode(shape_, decode).instance;
-  decode_of_[self] = decode_services_.size();
+  ways.failed = [this](const absl::Status& status) { Fail(status); };
+  decode_of_[DescribeDecode(shape_, decode, 0).instance] = decode_services_.size();
   decode_services_.push_back(
-      std::make_unique<SimulatedDecode>(shape_, self, time_, std::move(ways)));
+      std::make_unique<SimulatedDecode>(shape_, decode, time_, std::move(ways)));
 }
 
 // All workers register, chains are linked and ready, before the first request comes.
@@ -88,7 +89,9 @@ void SimulatedCluster::Join() {
     }
   }
   for (int decode = 0; decode < shape_.decodes; ++decode) {
-    workers.push_back(DescribeDecode(shape_, decode));
+    for (int stage = 0; stage < static_cast<int>(shape_.decode_stages.size()); ++stage) {
+      workers.push_back(DescribeDecode(shape_, decode, stage));
+    }
   }
   for (const router::WorkerInfo& worker : workers) Handle(router::RegisterRequested{0, worker});
   for (const router::WorkerInfo& worker : workers) {
@@ -107,9 +110,7 @@ void SimulatedCluster::Join() {
   }
 }
 
-void SimulatedCluster::Perform(const router::ReplyRegister& action) {
-  if (failure_.ok()) failure_ = action.status;
-}
+void SimulatedCluster::Perform(const router::ReplyRegister& action) { Fail(action.status); }
 
 // ---- Requests ----
 
@@ -194,7 +195,7 @@ prefill::StartRequested SimulatedCluster::StartOf(const Action& action) const {
 void SimulatedCluster::Perform(const router::StartPrefill& action) {
   prefill::StartRequested start = StartOf(action);
   start.ticket = action.ticket;
-  time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Start(start); });
+  time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Handle(start); });
 }
 
 void SimulatedCluster::Perform(const router::StartGeneration& action) {
@@ -203,12 +204,12 @@ void SimulatedCluster::Perform(const router::StartGeneration& action) {
   const WorkloadRequest& asked = workload_.requests[action.call_id - 1];
   start.stop.max_tokens = asked.output_tokens - action.drawn_tokens;
   start.stop.ignore_eos = true;
-  time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Start(start); });
+  time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Handle(start); });
 }
 
 void SimulatedCluster::Perform(const router::AbortPrefill& action) {
   time_.Deliver([&chain = ChainOf(action.stage0), action] {
-    chain.Abort(action.attempt_id, absl::CancelledError(action.reason));
+    chain.Handle(prefill::AbortRequested{action.attempt_id, absl::CancelledError(action.reason)});
   });
 }
 

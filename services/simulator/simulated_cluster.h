@@ -49,6 +49,9 @@ class SimulatedCluster {
   void Join();
   void AddChain(int chain);
   void AddDecode(int decode);
+  void Fail(const absl::Status& status) {
+    if (failure_.ok()) failure_ = status;
+  }
   void Submit(int request);
   void SubmitNext();
   void Handle(const router::Event& event);

@@ -28,6 +28,7 @@ ClusterShape ShapeOf(const std::vector<int>& stage_layers) {
     shape.stages.push_back({profile.layers, profile.layers + layers});
     profile.layers += layers;
   }
+  shape.decode_stages = {{0, profile.layers}};
   profile.hidden_size = 500;
   profile.kv_heads = 1;
   profile.head_dim = 125;
@@ -154,8 +155,8 @@ TEST(SimulatedClusterTest, ALoneAnswerTakesItsSteps) {
   EXPECT_EQ(request.tpot_us(), 5201);
   EXPECT_EQ(record.between_tokens.count(), 3);
   EXPECT_EQ(record.between_tokens.most_us(), 5202);
-  EXPECT_EQ(record.decodes[0].steps, 3);
-  EXPECT_EQ(record.decodes[0].busy_us, 3 * 5100 + 303);
+  EXPECT_EQ(record.decodes[0].stages[0].plans, 3);
+  EXPECT_EQ(record.decodes[0].stages[0].times.Of(prefill::StageDoing::kBusy), 3 * 5100 + 303);
 }
 
 // ---- What holds of every run ----
@@ -290,12 +291,12 @@ TEST(SimulatedClusterTest, FullKvQueuesRequests) {
   ClusterShape shape = ShapeOf({2, 2});
   const Workload workload = Asked({{0, 640, 512}, {0, 640, 512}, {0, 640, 512}});
   const RunRecord roomy = RunIt(shape, workload);
-  EXPECT_EQ(roomy.decodes[0].running.most(), 3);
+  EXPECT_EQ(roomy.decodes[0].open.most(), 3);
   shape.decode_pages = 20;  // One request takes 18.
   const RunRecord tight = RunIt(shape, workload);
-  EXPECT_EQ(tight.decodes[0].running.most(), 1);
+  EXPECT_EQ(tight.decodes[0].open.most(), 1);
   EXPECT_EQ(tight.decodes[0].pages.most(), 18);
-  EXPECT_GT(tight.waiting.most() + tight.decodes[0].waiting.most(), 0);
+  EXPECT_GT(tight.waiting.most() + tight.decodes[0].queued.most(), 0);
   EXPECT_GT(tight.requests[2].first_token_us, tight.requests[0].last_token_us);
   shape.decode_pages = 2048;
   shape.prefill_pages = 10;  // Exactly one prompt.

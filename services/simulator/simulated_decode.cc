@@ -4,41 +4,37 @@
 #include <utility>
 #include <variant>
 
-#include "common/base/check.h"
-
 namespace baton::simulator {
 namespace {
 
-constexpr uint64_t kEpoch = 1;
 constexpr size_t kKeptOutcomes = 1024;
 constexpr int64_t kStreamLeaseUs = 3'000'000;
 
-prefill::StageOptions StageOptionsOf(const ClusterShape& shape) {
-  return {.stages = 1, .page_size = shape.layout.page_size};
-}
-
 }  // namespace
 
-SimulatedDecode::SimulatedDecode(const ClusterShape& shape, const InstanceRef& self,
-                                 VirtualTime& time, Ways ways)
+SimulatedDecode::SimulatedDecode(const ClusterShape& shape, int decode, VirtualTime& time,
+                                 Ways ways)
     : time_(time),
       ways_(std::move(ways)),
-      planner_(DecodeLimitsOf(shape, self)),
-      stage_(StageOptionsOf(shape)),
       book_(std::max(kStreamLeaseUs, 4 * shape.latency_us), kKeptOutcomes),
-      steps_(shape.profile, {0, shape.profile.layers}),
-      inbound_(shape.kv_gbps),
-      alarm_(time, [this] { Wake(); }) {
-  record_.page_count = shape.decode_pages;
-  HandleStage(prefill::EpochBegan{kEpoch});
-  HandlePlanner(prefill::ChainUp{kEpoch, 1, shape.decode_pages});
+      book_alarm_(time, [this] { WakeBook(); }),
+      members_(shape.decode_stages.size(), {Pipe(shape.kv_gbps), {}}),
+      chain_(shape, DecodeShapeOf(shape, decode), time, ChainWays()) {}
+
+SimulatedChain::Ways SimulatedDecode::ChainWays() {
+  SimulatedChain::Ways ways;
+  ways.finished = [this](const prefill::FinishRequest& finish) { HearFinish(finish); };
+  ways.tokens = [this](const auto& tokens) { HearTokens(tokens); };
+  ways.failed = ways_.failed;
+  ways.granting = [this](const prefill::PlannerAction& action) { PerformGranting(action); };
+  return ways;
 }
 
 // ---- From the router ----
 
 void SimulatedDecode::Reserve(const prefill::StartRequested& request) {
   book_.Ask(request.attempt_id);
-  HandlePlanner(request);
+  chain_.Handle(request);
 }
 
 void SimulatedDecode::Open(uint64_t attempt_id, uint64_t generation) {
@@ -51,122 +47,83 @@ void SimulatedDecode::Open(uint64_t attempt_id, uint64_t generation) {
 }
 
 void SimulatedDecode::Abort(uint64_t attempt_id, const absl::Status& reason) {
-  HandlePlanner(prefill::AbortRequested{attempt_id, reason});
+  chain_.Handle(prefill::AbortRequested{attempt_id, reason});
   book_.ForgetIfOver(attempt_id);
 }
 
-void SimulatedDecode::Commit(const Ticket& ticket, const std::optional<SampledToken>& first_token) {
-  const auto found = grants_.find(ticket.generation);
-  if (found == grants_.end()) return;  // The grant has been revoked.
-  Grant& grant = found->second;
-  if (first_token.has_value()) grant.first_token = *first_token;
-  if (--grant.missing > 0) return;
-  const KvCommitted committed{grant.slot, ticket.generation, grant.first_token, 0};
-  grants_.erase(found);
-  HandlePlanner(prefill::KvHeard{0, committed});
-}
-
-void SimulatedDecode::Wake() {
+void SimulatedDecode::WakeBook() {
   for (const uint64_t attempt_id : book_.Expire(time_.now_us())) {
     Abort(attempt_id, book_.TooLate());
   }
-  HandlePlanner(prefill::Tick{});
+  book_alarm_.Set(book_.NextDeadlineUs());
 }
 
-// ---- The planner ----
+// ---- The hand-off ----
 
-void SimulatedDecode::HandlePlanner(const prefill::PlannerEvent& event) {
-  std::vector<prefill::PlannerAction> actions;
-  planner_.Handle(event, time_.now_us(), actions);
-  Measure();
-  std::vector<prefill::DeliverToken> tokens;
-  for (const prefill::PlannerAction& action : actions) Perform(action, tokens);
-  if (!tokens.empty()) ways_.tokens(tokens);
-  alarm_.Set(std::min(planner_.NextDeadlineUs(), book_.NextDeadlineUs()));
+void SimulatedDecode::Commit(const Ticket& ticket, int stage,
+                             const std::optional<SampledToken>& first_token) {
+  std::map<uint64_t, Grant>& grants = members_[static_cast<size_t>(stage)].grants;
+  const auto found = grants.find(ticket.generation);
+  if (found == grants.end()) return;  // The grant has been revoked.
+  Grant& grant = found->second;
+  if (first_token.has_value()) grant.first_token = first_token;
+  if (--grant.missing > 0) return;
+  const KvCommitted committed{grant.slot, ticket.generation, grant.first_token, 0};
+  grants.erase(found);
+  AtStage(stage, [this, stage, committed] { chain_.Handle(prefill::KvHeard{stage, committed}); });
 }
 
-void SimulatedDecode::Measure() {
-  const prefill::PlannerLoad load = planner_.load();
-  record_.waiting.Set(time_.now_us(), load.queued);
-  record_.running.Set(time_.now_us(), load.open - static_cast<int>(grants_.size()));
-  record_.pages.Set(time_.now_us(), load.owned_pages);
+void SimulatedDecode::AtStage(int stage, std::function<void()> run) {
+  if (stage == 0) return run();
+  time_.Deliver(std::move(run));
 }
 
-// A stream's tokens are delivered before its end, in order.
-void SimulatedDecode::Perform(const prefill::PlannerAction& action,
-                              std::vector<prefill::DeliverToken>& tokens) {
-  if (const auto* token = std::get_if<prefill::DeliverToken>(&action)) {
-    if (book_.Deliver(token->attempt_id, token->token)) tokens.push_back(*token);
-  } else if (const auto* finish = std::get_if<prefill::FinishRequest>(&action)) {
-    absl::StatusOr<FinishReason> outcome = finish->reason;
-    if (!finish->status.ok()) outcome = finish->status;
-    const decode::TicketBook::EndFor end = book_.End(finish->attempt_id, outcome);
-    if (end == decode::TicketBook::EndFor::kReservation) {
-      ways_.replied(finish->attempt_id, finish->status);
-    } else if (end == decode::TicketBook::EndFor::kStream) {
-      if (!tokens.empty()) ways_.tokens(std::exchange(tokens, {}));
-      ways_.finished(finish->attempt_id, outcome);
-    }
-  } else if (const auto* issue = std::get_if<prefill::IssuePlan>(&action)) {
-    HandleStage(prefill::PlanArrived{issue->plan});
-  } else if (const auto* ticket = std::get_if<prefill::HandOutTicket>(&action)) {
+void SimulatedDecode::Tell(int stage, prefill::PlannerEvent event) {
+  const int64_t at_us = time_.now_us() + (stage == 0 ? 0 : time_.latency_us);
+  time_.At(at_us, [this, event = std::move(event)] { chain_.Handle(event); });
+}
+
+void SimulatedDecode::PerformGranting(const prefill::PlannerAction& action) {
+  if (const auto* ticket = std::get_if<prefill::HandOutTicket>(&action)) {
     book_.GiveTicket(ticket->attempt_id, ticket->ticket.generation, time_.now_us());
+    book_alarm_.Set(book_.NextDeadlineUs());
     ways_.replied(ticket->attempt_id, ticket->ticket);
   } else if (const auto* grant = std::get_if<prefill::GrantKv>(&action)) {
-    grants_[grant->grant.generation] = {grant->grant.slot, grant->grant.writers.size(), {}};
-  } else if (const auto* revoke = std::get_if<prefill::RevokeKv>(&action)) {
-    grants_.erase(revoke->generation);
-    time_.At(time_.now_us(), [this, drained = KvDrained{revoke->slot, revoke->generation}] {
-      HandlePlanner(prefill::KvHeard{0, drained});
+    const int stage = grant->member;
+    AtStage(stage, [this, stage, granted = grant->grant] {
+      members_[static_cast<size_t>(stage)].grants[granted.generation] = {
+          granted.slot, granted.writers.size(), {}};
+      if (stage == 0) return;
+      Tell(stage, prefill::MemberGranted{stage, granted.slot, granted.generation});
     });
-  } else if (const auto* fail = std::get_if<prefill::FailChain>(&action)) {
-    BATON_CHECK(false) << fail->status;
+  } else if (const auto* revoke = std::get_if<prefill::RevokeKv>(&action)) {
+    for (int stage = 0; stage < static_cast<int>(members_.size()); ++stage) {
+      AtStage(stage, [this, stage, drained = KvDrained{revoke->slot, revoke->generation}] {
+        members_[static_cast<size_t>(stage)].grants.erase(drained.generation);
+        Tell(stage, prefill::KvHeard{stage, drained});
+      });
+    }
   }
 }
 
-// ---- The stage ----
+// ---- To the router ----
 
-void SimulatedDecode::HandleStage(const prefill::StageEvent& event) {
-  std::vector<prefill::StageAction> actions;
-  stage_.Handle(event, time_.now_us(), actions);
-  for (const prefill::StageAction& action : actions) Perform(action);
-}
-
-void SimulatedDecode::Perform(const prefill::StageAction& action) {
-  const auto tell = [this](prefill::PlannerEvent event) {
-    time_.At(time_.now_us(), [this, event = std::move(event)] { HandlePlanner(event); });
-  };
-  if (const auto* run = std::get_if<prefill::RunCompute>(&action)) {
-    submitted_.push_back(*run);
-    if (submitted_.size() == 1) BeginCompute();
-  } else if (const auto* done = std::get_if<prefill::ReportPlanDone>(&action)) {
-    tell(prefill::StagePlanDone{0, done->epoch, done->done});
-  } else if (const auto* closed = std::get_if<prefill::ReportRequestClosed>(&action)) {
-    tell(prefill::StageRequestClosed{0, closed->epoch, closed->closed});
-  } else if (const auto* end = std::get_if<prefill::EndEpoch>(&action)) {
-    BATON_CHECK(false) << end->status;
-  }
-}
-
-void SimulatedDecode::BeginCompute() {
-  const prefill::RunCompute& run = submitted_.front();
-  TimedStep step;
-  prefill::ComputeFinished done;
-  done.epoch = run.epoch;
-  done.number = run.number;
-  for (const prefill::RunCompute::Item& item : run.items) {
-    step.Add(item.item.token_begin, item.item.token_count);
-    if (item.item.draws) done.drawn.emplace_back(SampledToken{1, 0, {}});
-  }
-  done.compute_us = steps_.NextMicros(step);
-  ++record_.steps;
-  record_.busy_us += done.compute_us;
-  const int64_t at_us = time_.now_us() + done.compute_us;
-  time_.At(at_us, [this, done = std::move(done)] {
-    submitted_.pop_front();
-    if (!submitted_.empty()) BeginCompute();
-    HandleStage(done);
+void SimulatedDecode::HearTokens(std::vector<prefill::DeliverToken> tokens) {
+  std::erase_if(tokens, [this](const prefill::DeliverToken& token) {
+    return !book_.Deliver(token.attempt_id, token.token);
   });
+  if (!tokens.empty()) ways_.tokens(tokens);
+}
+
+void SimulatedDecode::HearFinish(const prefill::FinishRequest& finish) {
+  absl::StatusOr<FinishReason> outcome = finish.reason;
+  if (!finish.status.ok()) outcome = finish.status;
+  const decode::TicketBook::EndFor end = book_.End(finish.attempt_id, outcome);
+  if (end == decode::TicketBook::EndFor::kReservation) {
+    ways_.replied(finish.attempt_id, finish.status);
+  } else if (end == decode::TicketBook::EndFor::kStream) {
+    ways_.finished(finish.attempt_id, outcome);
+  }
 }
 
 }  // namespace baton::simulator

@@ -1,11 +1,10 @@
-// A decode service in virtual time: the real planner, stage and book of tickets; steps take as long
-// as the profile says. It counts a grant's commits instead of using the lease table, since nothing
-// is lost here.
+// A decode service in virtual time: a chain that is granted KV, with the real book of tickets. It
+// counts a grant's commits at each stage instead of using lease tables, since nothing is lost here.
 #ifndef SERVICES_SIMULATOR_SIMULATED_DECODE_H_
 #define SERVICES_SIMULATOR_SIMULATED_DECODE_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -13,12 +12,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/engine/timed/timed_profile.h"
 #include "services/decode/core/ticket_book.h"
 #include "services/prefill/core/chain_planner.h"
-#include "services/prefill/core/stage.h"
 #include "services/simulator/cluster_shape.h"
 #include "services/simulator/run_record.h"
+#include "services/simulator/simulated_chain.h"
 #include "services/simulator/virtual_time.h"
 
 namespace baton::simulator {
@@ -30,21 +28,22 @@ class SimulatedDecode {
     std::function<void(uint64_t attempt_id, const absl::StatusOr<Ticket>&)> replied;
     std::function<void(const std::vector<prefill::DeliverToken>&)> tokens;
     std::function<void(uint64_t attempt_id, const absl::StatusOr<FinishReason>&)> finished;
+    std::function<void(const absl::Status&)> failed;  // As a chain's.
   };
 
   // `shape` and `time` outlive it.
-  SimulatedDecode(const ClusterShape& shape, const InstanceRef& self, VirtualTime& time, Ways ways);
+  SimulatedDecode(const ClusterShape& shape, int decode, VirtualTime& time, Ways ways);
 
   // From the router.
   void Reserve(const prefill::StartRequested& request);
   void Open(uint64_t attempt_id, uint64_t generation);
   void Abort(uint64_t attempt_id, const absl::Status& reason);
-  // A stage's commit, after all of its KV.
-  void Commit(const Ticket& ticket, const std::optional<SampledToken>& first_token);
+  // A prefill stage's commit, after all of its KV for this stage.
+  void Commit(const Ticket& ticket, int stage, const std::optional<SampledToken>& first_token);
 
-  Pipe& inbound() { return inbound_; }
+  Pipe& inbound(int stage) { return members_[static_cast<size_t>(stage)].inbound; }
 
-  DecodeRecord TakeRecord() { return record_; }
+  ChainRecord TakeRecord() { return chain_.TakeRecord(); }
   // For tests (testing/settle.cc): OK if its invariants hold and it holds nothing.
   absl::Status CheckAtRest() const;
 
@@ -52,28 +51,28 @@ class SimulatedDecode {
   struct Grant {
     uint32_t slot = 0;
     size_t missing = 0;  // Commits of writers that have not arrived.
-    SampledToken first_token;
+    std::optional<SampledToken> first_token;
+  };
+  struct Member {  // A stage.
+    Pipe inbound;
+    std::map<uint64_t, Grant> grants;  // By generation, until complete or revoked.
   };
 
-  void Wake();
-  void HandlePlanner(const prefill::PlannerEvent& event);
-  void Perform(const prefill::PlannerAction& action, std::vector<prefill::DeliverToken>& tokens);
-  void HandleStage(const prefill::StageEvent& event);
-  void Perform(const prefill::StageAction& action);
-  void BeginCompute();
-  void Measure();
+  SimulatedChain::Ways ChainWays();
+  void WakeBook();
+  void HearTokens(std::vector<prefill::DeliverToken> tokens);
+  void HearFinish(const prefill::FinishRequest& finish);
+  void PerformGranting(const prefill::PlannerAction& action);
+  // Runs it there: stage 0 is the planner's own process.
+  void AtStage(int stage, std::function<void()> run);
+  void Tell(int stage, prefill::PlannerEvent event);
 
   VirtualTime& time_;
   const Ways ways_;
-  prefill::ChainPlanner planner_;
-  prefill::Stage stage_;
   decode::TicketBook book_;
-  TimedSteps steps_;
-  std::deque<prefill::RunCompute> submitted_;  // The first one is running.
-  Pipe inbound_;
-  std::map<uint64_t, Grant> grants_;  // By generation, until complete or revoked.
-  Alarm alarm_;
-  DecodeRecord record_;
+  Alarm book_alarm_;
+  std::vector<Member> members_;
+  SimulatedChain chain_;
 };
 
 }  // namespace baton::simulator

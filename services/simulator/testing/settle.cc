@@ -23,9 +23,9 @@ absl::Status SimulatedChain::CheckAtRest() const {
 }
 
 absl::Status SimulatedDecode::CheckAtRest() const {
-  BATON_RETURN_IF_ERROR(planner_.CheckInvariants());
-  BATON_RETURN_IF_ERROR(stage_.CheckInvariants());
-  const bool at_rest = planner_.AtRest() && stage_.AtRest() && book_.empty();
+  BATON_RETURN_IF_ERROR(chain_.CheckAtRest());
+  bool at_rest = book_.empty();
+  for (const Member& member : members_) at_rest = at_rest && member.grants.empty();
   return at_rest ? absl::OkStatus() : absl::InternalError("a decode service holds something");
 }
 
