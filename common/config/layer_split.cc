@@ -18,7 +18,6 @@
 namespace baton::config {
 namespace {
 
-constexpr char kField[] = "pp_layer_partition";
 // Far above any model; keeps sums from overflowing.
 constexpr int64_t kMaxLayers = 65536;
 constexpr double kEqual = 0.05;  // Share of measured times; learned times are no more exact.
@@ -122,13 +121,15 @@ std::string BalanceLayers(std::vector<std::vector<double>> layer_us) {
   return absl::StrJoin(EvenestShares(until_us, LeastSlowest(until_us)), ",");
 }
 
-absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition) {
+absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition,
+                                                    const SplitOptions& options) {
   std::vector<int64_t> shares;
   for (const absl::string_view part : absl::StrSplit(partition, ',')) {
     int64_t share = 0;
     if (!absl::SimpleAtoi(part, &share) || share < 1 || share > kMaxLayers) {
-      return InvalidField(kField, absl::StrCat("got '", part, "' in '", partition,
-                                               "'; expected counts of at least 1, such as 3,3,4"));
+      return InvalidField(options.partition,
+                          absl::StrCat("got '", part, "' in '", partition,
+                                       "'; expected counts of at least 1, such as 3,3,4"));
     }
     shares.push_back(share);
   }
@@ -136,21 +137,23 @@ absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition
 }
 
 absl::StatusOr<std::vector<LayerRange>> SplitLayers(int64_t layers, int64_t pp_size,
-                                                    const std::string& partition) {
+                                                    const std::string& partition,
+                                                    const SplitOptions& options) {
   if (layers > kMaxLayers) {
     return InvalidField("layers", absl::StrCat("got ", layers, "; expected at most ", kMaxLayers));
   }
   if (pp_size < 1 || pp_size > layers) {
-    return InvalidField("pp_size", absl::StrCat("got ", pp_size, " stages for ", layers,
-                                                " layers; expected from 1 to the layers"));
+    return InvalidField(options.stages, absl::StrCat("got ", pp_size, " stages for ", layers,
+                                                     " layers; expected from 1 to the layers"));
   }
   std::vector<int64_t> shares = EvenShares(layers, pp_size);
   if (!partition.empty()) {
-    BATON_ASSIGN_OR_RETURN(shares, ParsePartition(partition));
+    BATON_ASSIGN_OR_RETURN(shares, ParsePartition(partition, options));
   }
   if (static_cast<int64_t>(shares.size()) != pp_size) {
-    return InvalidField(kField, absl::StrCat("'", partition, "' has ", shares.size(),
-                                             " stages; expected pp_size = ", pp_size));
+    return InvalidField(options.partition,
+                        absl::StrCat("'", partition, "' has ", shares.size(), " stages; expected ",
+                                     options.stages, " = ", pp_size));
   }
   std::vector<LayerRange> ranges;
   int64_t end = 0;
@@ -159,8 +162,9 @@ absl::StatusOr<std::vector<LayerRange>> SplitLayers(int64_t layers, int64_t pp_s
     end += share;
   }
   if (end != layers) {
-    return InvalidField(kField, absl::StrCat("'", partition, "' sums to ", end,
-                                             "; expected the model's ", layers, " layers"));
+    return InvalidField(options.partition,
+                        absl::StrCat("'", partition, "' sums to ", end, "; expected the model's ",
+                                     layers, " layers"));
   }
   return ranges;
 }

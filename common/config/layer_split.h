@@ -1,4 +1,4 @@
-// How a model's layers are shared among the stages of a prefill chain.
+// How a model's layers are shared among the stages of a chain or a decode service.
 #ifndef COMMON_CONFIG_LAYER_SPLIT_H_
 #define COMMON_CONFIG_LAYER_SPLIT_H_
 
@@ -11,8 +11,17 @@
 
 namespace baton::config {
 
-// Parses "3,3,4": the layers of each stage, every one at least 1. Errors name pp_layer_partition.
-absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition);
+// The options that say a split, which errors name: a worker's or a chain's, and those of the decode
+// services of a cluster.
+struct SplitOptions {
+  const char* stages = "pp_size";
+  const char* partition = "pp_layer_partition";
+};
+inline constexpr SplitOptions kDecodeSplit = {"decode_pp_size", "decode_pp_layer_partition"};
+
+// Parses "3,3,4": the layers of each stage, every one at least 1.
+absl::StatusOr<std::vector<int64_t>> ParsePartition(const std::string& partition,
+                                                    const SplitOptions& options = {});
 
 // The partition that stages are to take by measured times; not one that SplitLayers reads.
 inline constexpr char kMeasuredPartition[] = "auto";
@@ -28,7 +37,8 @@ std::string BalanceLayers(std::vector<std::vector<double>> layer_us);
 // split is even and the larger shares go to the later stages: stage 0 also embeds and plans.
 // Otherwise `partition` must name `pp_size` counts that sum to `layers`.
 absl::StatusOr<std::vector<LayerRange>> SplitLayers(int64_t layers, int64_t pp_size,
-                                                    const std::string& partition);
+                                                    const std::string& partition,
+                                                    const SplitOptions& options = {});
 
 }  // namespace baton::config
 

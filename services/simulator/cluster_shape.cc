@@ -106,7 +106,9 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   shape.prefill = prefill::SchedulingOf(options, shape.max_context_tokens);
   shape.prefill.decodes = config::IsColocated(options);
   shape.decodes = shape.prefill.decodes ? 0 : static_cast<int>(options.decodes());
-  shape.decode_stages = {{0, profile.layers}};
+  BATON_ASSIGN_OR_RETURN(
+      shape.decode_stages,
+      config::SplitLayers(profile.layers, options.decode_pp_size(), "", config::kDecodeSplit));
   if (options.chunked_prefill_size() == 0) {
     BATON_ASSIGN_OR_RETURN(const int64_t tokens, AutoChunkTokens(options, shape));
     shape.prefill.chunk_tokens = static_cast<int>(tokens);

@@ -99,6 +99,23 @@ def test_colocated_chains_and_pairs_serve_one_workload(tmp_path):
     assert "1 colocated chain of 4 stages" in table.stdout and "decode-0" not in table.stdout, table.stdout
 
 
+def test_stages_of_a_decode_service_share_its_layers(tmp_path):
+    """With two requests at once they compute at the same time; with one they take turns."""
+    def tokens_per_s(*flags):
+        result = simulate("--arrival", "burst", "--requests", 8, "--prompt-tokens", 100, "--output-tokens", 100,
+                          "--json", tmp_path / "run.json", *flags)
+        assert result.returncode == 0, result.stderr
+        report = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+        return report["output_tokens_per_s"], report["decodes"][0]["stages"], result.stdout
+    whole, stages, _ = tokens_per_s("--max-running-requests", 1)
+    assert [stage["layers"] for stage in stages] == [94]
+    one, stages, table = tokens_per_s("--decode-pp-size", 2, "--max-running-requests", 1)
+    assert [stage["layers"] for stage in stages] == [47, 47] and 0.9 * whole < one <= whole
+    assert "1 decode service of 2 stages (47,47 layers)" in table and "decode-0 1 " in table, table
+    two, _, _ = tokens_per_s("--decode-pp-size", 2, "--max-running-requests", 2)
+    assert 1.8 * one < two < 2 * one
+
+
 def test_a_timeline_is_a_window(tmp_path):
     flags = ["--arrival", "burst", "--requests", 3, "--prompt-tokens", 30000, "--svg", tmp_path / "run.svg"]
     assert simulate(*flags, "--timeline-from-ms", 2000, "--timeline-ms", 1000).returncode == 0
@@ -111,6 +128,8 @@ def test_a_timeline_is_a_window(tmp_path):
 @pytest.mark.parametrize("flags,words", [
     (["--pp-layer-partition", "20,20,20,20"], "pp_layer_partition"),
     (["--pp-layer-partition", "20,20,20"], "pp_layer_partition"),
+    (["--disaggregation-mode", "null", "--decode-pp-size", 2], "decode_pp_size: got 2, and disaggregation_mode = null"),
+    (["--decode-pp-size", 65], "decode_pp_size: got '65' from flag --decode-pp-size; expected a whole number from 1"),
     (["--prompt-tokens", "9-3"], "prompt_tokens: '9-3' is a range that begins above its end"),
     (["--request-rate", "fast"], "request_rate: got 'fast'"),
     (["--chunked-prefill-size", 100], "chunked_prefill_size: got 100; expected a multiple of page_size = 64"),
@@ -136,6 +155,9 @@ def test_bad_files_are_named_with_line_and_field(tmp_path):
                        encoding="utf-8")
     result = simulate(profile=profile)
     assert result.returncode == 2 and f"{profile}:" in result.stderr and "token_us" in result.stderr, result.stderr
+    profile.write_text(PROFILE.read_text(encoding="utf-8").replace("\"layers\": 94", "\"layers\": 6"), encoding="utf-8")
+    result = simulate("--decode-pp-size", 7, profile=profile)
+    assert result.returncode == 2 and "decode_pp_size: got 7 stages for 6 layers" in result.stderr, result.stderr
     result = simulate("--trace", tmp_path / "absent.jsonl")
     assert result.returncode == 3 and "absent.jsonl" in result.stderr, result.stderr
     result = subprocess.run([str(clusters.BATON), "simulate"], capture_output=True, text=True, check=False)
