@@ -59,6 +59,9 @@ TEST(LayerSplitTest, Refuses) {
     const auto split = SplitLayers(row.layers, row.pp_size, row.partition);
     ASSERT_FALSE(split.ok());
     EXPECT_EQ(FieldOf(split.status()), row.field) << split.status();
+    if (row.field == "layers") continue;
+    const auto decode = SplitLayers(row.layers, row.pp_size, row.partition, kDecodeSplit);
+    EXPECT_EQ(FieldOf(decode.status()), "decode_" + row.field) << decode.status();
   }
 }
 

@@ -115,7 +115,8 @@ absl::Status CheckColocatedCluster(ParsedOptions* parsed) {
     note("schedule_conservativeness", "chains that do not decode");
     return absl::OkStatus();
   }
-  for (const char* name : {"decodes", "decode_pp_size", "decode_tp_size"}) {
+  for (const char* name :
+       {"decodes", "decode_pp_size", "decode_pp_layer_partition", "decode_tp_size"}) {
     if (!WasSet(*parsed, name)) continue;
     return InvalidField(
         name, absl::StrCat("got ", ValueText(*FindByName(name), parsed->values), ", and ", kMode,

@@ -26,19 +26,30 @@ absl::Status CheckModel(Command command, const v1::Options& options) {
                       absl::StrCat("required: the directory of the model (", way, ")"));
 }
 
+absl::Status CheckPartition(const std::string& partition, int64_t stages, bool decode,
+                            const SplitOptions& options) {
+  if (partition.empty()) return absl::OkStatus();
+  if (decode && partition == kMeasuredPartition) {
+    return InvalidField(options.partition,
+                        "got auto, which shares layers out by what chunks of prompts take; of a "
+                        "decode service name the layers of each stage");
+  }
+  BATON_ASSIGN_OR_RETURN(const auto shares, ParsePartition(partition, options));
+  if (static_cast<int64_t>(shares.size()) == stages) return absl::OkStatus();
+  return InvalidField(options.partition,
+                      absl::StrCat("'", partition, "' has ", shares.size(), " stages; expected ",
+                                   options.stages, " = ", stages));
+}
+
 absl::Status CheckChain(const v1::Options& options) {
   if (options.pp_rank() >= options.pp_size()) {
     return InvalidField("pp_rank",
                         absl::StrCat("got ", options.pp_rank(),
                                      "; expected less than pp_size = ", options.pp_size()));
   }
-  if (options.pp_layer_partition().empty()) return absl::OkStatus();
-  if (options.pp_layer_partition() == kMeasuredPartition) {
-    if (IsDecode(options)) {
-      return InvalidField("pp_layer_partition",
-                          "got auto, which shares layers out by what chunks of prompts take; of a "
-                          "decode service name the layers of each stage");
-    }
+  BATON_RETURN_IF_ERROR(CheckPartition(options.decode_pp_layer_partition(),
+                                       options.decode_pp_size(), /*decode=*/true, kDecodeSplit));
+  if (options.pp_layer_partition() == kMeasuredPartition && !IsDecode(options)) {
     if (!options.chunk_profile().empty() || !options.timed_profile().empty()) {
       return absl::OkStatus();
     }
@@ -46,13 +57,7 @@ absl::Status CheckChain(const v1::Options& options) {
                         "auto shares layers out by measured times, and nothing says them; name "
                         "--chunk-profile, which stage 0 of a chain with an even split writes");
   }
-  BATON_ASSIGN_OR_RETURN(const auto shares, ParsePartition(options.pp_layer_partition()));
-  if (static_cast<int64_t>(shares.size()) != options.pp_size()) {
-    return InvalidField("pp_layer_partition",
-                        absl::StrCat("'", options.pp_layer_partition(), "' has ", shares.size(),
-                                     " stages; expected pp_size = ", options.pp_size()));
-  }
-  return absl::OkStatus();
+  return CheckPartition(options.pp_layer_partition(), options.pp_size(), IsDecode(options), {});
 }
 
 absl::Status CheckRanks(const v1::Options& options) {

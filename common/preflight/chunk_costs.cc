@@ -209,6 +209,7 @@ absl::StatusOr<HostMemory> PlanChain(v1::Options options, const ModelFacts& mode
   options.set_prefill_chains(1);
   options.set_decodes(1);
   options.set_decode_pp_size(1);
+  options.clear_decode_pp_layer_partition();
   options.set_decode_tp_size(1);
   // What is played is to be cut as it would be; what a GPU holds has to fit there.
   if (options.executor() == "timed") options.set_executor("native");

@@ -264,9 +264,11 @@ absl::Status AddDecode(const v1::Options& options, bool up, const ModelFacts& mo
                        int64_t context_tokens, HostMemory& memory) {
   const int ranks = static_cast<int>(DecodeRanks(options, up));
   const int64_t stages = up ? options.decode_pp_size() : options.pp_size();
-  BATON_ASSIGN_OR_RETURN(const std::vector<LayerRange> split,
-                         config::SplitLayers(model.config.num_hidden_layers, stages,
-                                             up ? "" : options.pp_layer_partition()));
+  BATON_ASSIGN_OR_RETURN(
+      const std::vector<LayerRange> split,
+      config::SplitLayers(model.config.num_hidden_layers, stages,
+                          up ? options.decode_pp_layer_partition() : options.pp_layer_partition(),
+                          up ? config::kDecodeSplit : config::SplitOptions()));
   const auto add = [&](int64_t stage, int rank, std::vector<int64_t> places,
                        const std::string& suffix) -> absl::Status {
     BATON_ASSIGN_OR_RETURN(const ModelShard shard, ShardModel(model.config, {rank, ranks}));

@@ -257,8 +257,13 @@ TEST(MemoryPlanTest, StagesSplitADecodeServicesLayers) {
     if (process.name.rfind("decode", 0) == 0) decodes.push_back(process.name);
   }
   EXPECT_EQ(decodes, (std::vector<std::string>{"decode 0", "decode 1.0", "decode 1.>0"}));
+  EXPECT_EQ(up.processes.back().layers, (LayerRange{16, 32}));
   EXPECT_EQ(up.processes.back().places, (std::vector<int64_t>{9, 13, 17, 21}));
   EXPECT_EQ(up.kv(), PlanFor(Options(), OptionSpec::UP, Llama8B(), kContext)->kv());
+  cluster.set_decode_pp_layer_partition("30,2");
+  const HostMemory uneven = *PlanMemory(cluster, OptionSpec::UP, Llama8B(), kContext);
+  EXPECT_EQ(uneven.processes.back().layers, (LayerRange{30, 32}));
+  EXPECT_EQ(uneven.kv(), up.kv());
 }
 
 TEST(MemoryPlanTest, RanksSplitADecodeServicesWeightsAndKv) {

@@ -280,20 +280,17 @@ class Checks {
       return std::nullopt;
     }
     if (report_.role == OptionSpec::UP) {
-      if (!CheckDecodeStages(all.end)) return std::nullopt;
+      if (config::IsColocated(values)) return all;
+      const auto decode =
+          config::SplitLayers(all.end, values.decode_pp_size(), values.decode_pp_layer_partition(),
+                              config::kDecodeSplit);
+      AddStatus("decode_pp_size", decode.status());
+      if (!decode.ok()) return std::nullopt;
       return all;
     }
     const std::vector<config::StageRank> places = config::PlacesHere(values);
     return LayerRange{(*split)[static_cast<size_t>(places.front().stage)].begin,
                       (*split)[static_cast<size_t>(places.back().stage)].end};
-  }
-
-  bool CheckDecodeStages(int layers) {
-    const int64_t stages = report_.values.decode_pp_size();
-    if (config::IsColocated(report_.values) || stages <= layers) return true;
-    AddError("decode_pp_size", absl::StrCat("got ", stages, " stages for ", layers,
-                                            " layers; every stage needs one at least"));
-    return false;
   }
 
   bool OfChain() const {

@@ -170,8 +170,9 @@ class Planner {
       if (stages > 1 || values_.pp_size() > 1) {
         AddOption(group.arguments, "pp-size", absl::StrCat(stages));
       }
-      if (!values_.pp_layer_partition().empty()) {
-        AddOption(group.arguments, "pp-layer-partition", "");
+      const std::string& partition = values_.decode_pp_layer_partition();
+      if (!partition.empty() || !values_.pp_layer_partition().empty()) {
+        AddOption(group.arguments, "pp-layer-partition", partition);
       }
       if (ranks > 1 || values_.tp_size() > 1) {
         AddOption(group.arguments, "tp-size", absl::StrCat(ranks));

@@ -12,6 +12,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
+using testing::Not;
 
 config::ParsedOptions Parse(std::vector<std::string> args) {
   config::OptionInput input;
@@ -137,6 +138,11 @@ TEST(UpPlanTest, EveryStageOfADecodeServiceIsAProcess) {
   EXPECT_THAT(
       Child(*plan, "decode-0-1").arguments,
       IsSupersetOf({"--decode-id=0", "--pp-size=2", "--pp-rank=1", "--pp-layer-partition="}));
+  const auto uneven = Plan({"--decode-pp-size=2", "--decode-pp-layer-partition=3,1"});
+  ASSERT_TRUE(uneven.ok()) << uneven.status();
+  EXPECT_THAT(Child(*uneven, "decode-0-1").arguments, Contains("--pp-layer-partition=3,1"));
+  EXPECT_THAT(Child(*uneven, "prefill-0-0").arguments,
+              Not(Contains(HasSubstr("pp-layer-partition"))));
   const auto both = Plan({"--decode-pp-size=2", "--decode-tp-size=2"});
   ASSERT_TRUE(both.ok()) << both.status();
   EXPECT_THAT(Child(*both, "decode-0-1-0").arguments,

@@ -108,7 +108,8 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   shape.decodes = shape.prefill.decodes ? 0 : static_cast<int>(options.decodes());
   BATON_ASSIGN_OR_RETURN(
       shape.decode_stages,
-      config::SplitLayers(profile.layers, options.decode_pp_size(), "", config::kDecodeSplit));
+      config::SplitLayers(profile.layers, options.decode_pp_size(),
+                          options.decode_pp_layer_partition(), config::kDecodeSplit));
   if (options.chunked_prefill_size() == 0) {
     BATON_ASSIGN_OR_RETURN(const int64_t tokens, AutoChunkTokens(options, shape));
     shape.prefill.chunk_tokens = static_cast<int>(tokens);

@@ -94,6 +94,9 @@ def test_a_stage_that_does_not_fit_is_refused_with_both_sides(two_decodes, more,
 @pytest.mark.parametrize("command, flags, words", [
     ("validate", ["--decode-pp-size=7"], ["decode_pp_size", "7 stages for 6 layers"]),
     ("up", ["--decode-pp-size=7"], ["decode_pp_size", "7 stages for 6 layers"]),
+    ("up", ["--decode-pp-size=2", "--decode-pp-layer-partition=4,3"], ["decode_pp_layer_partition", "sums to 7"]),
+    ("validate", ["--decode-pp-size=2", "--decode-pp-layer-partition=6"], ["decode_pp_layer_partition", "1 stages"]),
+    ("validate", ["--decode-pp-size=2", "--decode-pp-layer-partition=auto"], ["decode_pp_layer_partition", "got auto"]),
     ("serve", ["--decode-pp-size=2"], ["decode_pp_size"]),
     ("worker", ["--pp-size=7"], ["pp_size", "7 stages for 6 layers"]),
     ("worker", ["--pp-size=2", "--pp-rank=2"], ["pp_rank", "less than pp_size = 2"]),
@@ -113,7 +116,8 @@ def test_stages_that_cannot_be_are_refused_before_a_start(tiny_model, command, f
 
 def test_up_starts_every_stage_of_a_decode_service(tiny_model):
     stages = ["decode-0-0", "decode-0-1"]
-    with Up(tiny_model, "--pp-size=3", "--pp-layer-partition=1,2,3", "--decode-pp-size=2") as up:
+    with Up(tiny_model, "--pp-size=3", "--pp-layer-partition=1,2,3", "--decode-pp-size=2",
+            "--decode-pp-layer-partition=5,1") as up:
         http, _ = up.wait_ready()
         assert list(up.table()) == ["router", "prefill-0-0", "prefill-0-1", "prefill-0-2", *stages]
         before = greedy_text(http)
@@ -126,9 +130,10 @@ def test_up_starts_every_stage_of_a_decode_service(tiny_model):
 
 
 def test_validate_tells_the_memory_of_each_stage(tiny_model):
-    done = subprocess.run([clusters.BATON, "validate", "--model-path", tiny_model, "--decode-pp-size=2"],
-                          capture_output=True, text=True, timeout=60 * clusters.PATIENCE, check=False)
-    assert "1 decode of 2 stages" in done.stdout, done
-    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("decode ")]
-    assert [row[:2] for row in rows] == [["decode", "0"], ["decode", "1"]], done
-    assert ["[0,", "3)"] == rows[0][3:5] and ["[3,", "6)"] == rows[1][3:5], rows
+    for more, middle in [([], 3), (["--decode-pp-layer-partition=4,2"], 4)]:
+        done = subprocess.run([clusters.BATON, "validate", "--model-path", tiny_model, "--decode-pp-size=2", *more],
+                              capture_output=True, text=True, timeout=60 * clusters.PATIENCE, check=False)
+        assert "1 decode of 2 stages" in done.stdout, done
+        rows = [line.split() for line in done.stdout.splitlines() if line.startswith("decode ")]
+        assert [row[:2] for row in rows] == [["decode", "0"], ["decode", "1"]], done
+        assert ["[0,", f"{middle})"] == rows[0][3:5] and [f"[{middle},", "6)"] == rows[1][3:5], rows

@@ -114,6 +114,9 @@ def test_stages_of_a_decode_service_share_its_layers(tmp_path):
     assert "1 decode service of 2 stages (47,47 layers)" in table and "decode-0 1 " in table, table
     two, _, _ = tokens_per_s("--decode-pp-size", 2, "--max-running-requests", 2)
     assert 1.8 * one < two < 2 * one
+    uneven, stages, _ = tokens_per_s("--decode-pp-size", 2, "--decode-pp-layer-partition", "20,74",
+                                     "--max-running-requests", 2)
+    assert [stage["layers"] for stage in stages] == [20, 74] and one < uneven < 0.8 * two
 
 
 def test_a_timeline_is_a_window(tmp_path):
@@ -130,6 +133,8 @@ def test_a_timeline_is_a_window(tmp_path):
     (["--pp-layer-partition", "20,20,20"], "pp_layer_partition"),
     (["--disaggregation-mode", "null", "--decode-pp-size", 2], "decode_pp_size: got 2, and disaggregation_mode = null"),
     (["--decode-pp-size", 65], "decode_pp_size: got '65' from flag --decode-pp-size; expected a whole number from 1"),
+    (["--decode-pp-size", 2, "--decode-pp-layer-partition", "47,48"], "decode_pp_layer_partition: '47,48' sums to 95"),
+    (["--decode-pp-size", 2, "--decode-pp-layer-partition", "auto"], "decode_pp_layer_partition: got auto"),
     (["--prompt-tokens", "9-3"], "prompt_tokens: '9-3' is a range that begins above its end"),
     (["--request-rate", "fast"], "request_rate: got 'fast'"),
     (["--chunked-prefill-size", 100], "chunked_prefill_size: got 100; expected a multiple of page_size = 64"),
