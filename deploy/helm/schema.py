@@ -16,7 +16,7 @@ MANAGED = {
     "pp_rank": "the pod's index", "tp_rank": "the pod's index",
     "nnodes": "nothing: each rank is a pod", "node_rank": "the pod's index",
     "dist_init_addr": "nothing: ranks meet through the routers",
-    "pp_layer_partition": "prefill.parallelism.layerPartition",
+    "pp_layer_partition": "parallelism.layerPartition",
     "tp_size": "parallelism.tp", "chain_id": "the pod's index", "prefill_index": "the pod's index",
     "decode_id": "the pod's index", "decode_index": "the pod's index",
     "instance_id": "the pod's name", "threads": "threads", "kv_transport": "transfer.backend",
@@ -109,12 +109,11 @@ def pods(options, role):
 
 
 def worker(options, role):
-    parallelism = {"pp": integer(1, 64), "tp": integer(1, 64)}
-    if role == "prefill":
-        parallelism["layerPartition"] = {"type": "string", "pattern": "^(auto|[1-9][0-9]*(,[1-9][0-9]*)*)?$"}
+    auto = "auto|" if role == "prefill" else ""
+    partition = {"type": "string", "pattern": f"^({auto}[1-9][0-9]*(,[1-9][0-9]*)*)?$"}
     return record({
         **pods(options, role),
-        "parallelism": record(parallelism),
+        "parallelism": record({"pp": integer(1, 64), "layerPartition": partition, "tp": integer(1, 64)}),
         **({"chunkProfile": string()} if role == "prefill" else {}),
         "threads": integer(0, 1024),
         "rdma": record({"enabled": boolean(), "resource": filled(), "count": integer(1, 64)}),

@@ -109,6 +109,8 @@ def test_every_stage_of_a_decode_service_is_a_pod():
     assert "BATON_DECODE_INDEX" in rendered.env("decode")
     assert chart({"decode": {"parallelism": {"pp": 2}}}).options("decode")["decode_id"] == "baton-pp2"
     assert "decode_id" not in chart().options("decode")
+    uneven = chart({"decode": {"parallelism": {"pp": 2, "layerPartition": "4,2"}}}).options("decode")
+    assert (uneven["pp_layer_partition"], uneven["decode_id"]) == ("4,2", "baton-pp2-4-2")
 
     def peers(policy, way, end):
         return [peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"]

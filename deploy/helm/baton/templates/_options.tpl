@@ -83,11 +83,11 @@ be written with an exponent.
 {{- $routers := printf "%s:%d" (include "baton.routerHeadless" $root) (int $root.Values.network.ports.cluster) -}}
 {{- $_ := set $options "router_address" (ternary $routers "" (eq $root.Values.discovery.mode "register")) -}}
 {{- $_ := set $options "pp_size" $own.parallelism.pp -}}
+{{- with $own.parallelism.layerPartition -}}{{- $_ := set $options "pp_layer_partition" . -}}{{- end -}}
 {{- $_ := set $options "tp_size" $own.parallelism.tp -}}
 {{- $_ := set $options "kv_transport" $root.Values.transfer.backend -}}
 {{- end -}}
 {{- if eq $role "prefill" -}}
-{{- with $own.parallelism.layerPartition -}}{{- $_ := set $options "pp_layer_partition" . -}}{{- end -}}
 {{- with include "baton.chunkProfileName" $root -}}{{- $_ := set $options "chunk_profile" (printf "/etc/baton/%s" .) -}}{{- end -}}
 {{- if eq $root.Values.workload.kind "StatefulSet" -}}
 {{- $_ := set $options "chain_id" (include "baton.chainPrefix" $root) -}}
@@ -95,7 +95,9 @@ be written with an exponent.
 {{- else if and (eq $role "decode") (gt (mul $own.parallelism.pp $own.parallelism.tp) 1) (eq $root.Values.workload.kind "StatefulSet") -}}
 {{- $stages := ternary (printf "-pp%d" (int $own.parallelism.pp)) "" (gt (int $own.parallelism.pp) 1) -}}
 {{- $ranks := ternary (printf "-tp%d" (int $own.parallelism.tp)) "" (gt (int $own.parallelism.tp) 1) -}}
-{{- $_ := set $options "decode_id" (printf "%s%s%s" (include "baton.fullname" $root) $stages $ranks) -}}
+{{- $split := "" -}}
+{{- with $own.parallelism.layerPartition -}}{{- $split = printf "-%s" (. | replace "," "-") -}}{{- end -}}
+{{- $_ := set $options "decode_id" (printf "%s%s%s%s" (include "baton.fullname" $root) $stages $ranks $split) -}}
 {{- end -}}
 {{- range $name := keys $options | sortAlpha -}}
 {{- $value := get $options $name -}}

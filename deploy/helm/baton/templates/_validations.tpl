@@ -37,16 +37,8 @@ workload.kind: DisaggregatedSet rolls prefill and decode together, and mode: col
 {{- end }}
 
 {{- define "baton.validate.chain" -}}
-{{- $pp := int .Values.prefill.parallelism.pp -}}
 {{- $layers := int .Values.model.layers -}}
 {{- $partition := .Values.prefill.parallelism.layerPartition -}}
-{{- if and $layers (gt $pp $layers) }}
-prefill.parallelism.pp: {{ $pp }} stages cannot share model.layers: {{ $layers }} layers; each stage needs one
-{{- end }}
-{{- $decodePp := int .Values.decode.parallelism.pp -}}
-{{- if and $layers (gt $decodePp $layers) (ne .Values.mode "colocated") }}
-decode.parallelism.pp: {{ $decodePp }} stages cannot share model.layers: {{ $layers }} layers; each stage needs one
-{{- end }}
 {{- $context := dict "root" $ "role" "prefill" }}
 {{- $named := include "baton.option" (merge (dict "name" "chunk_profile") $context) }}
 {{- if and .Values.prefill.chunkProfile (ne $partition "auto") }}
@@ -59,18 +51,24 @@ prefill.chunkProfile: and prefill.options.chunk_profile: {{ $named }} name two f
 {{- if not (or .Values.prefill.chunkProfile $named (include "baton.option" (merge (dict "name" "timed_profile") $context))) }}
 prefill.parallelism.layerPartition: auto shares layers out by measured times, and nothing says them; set prefill.chunkProfile
 {{- end }}
-{{- else if $partition }}
+{{- end }}
+{{- range $role := (include "baton.workerRoles" $ | fromJson).roles }}
+{{- $pp := int (index $.Values $role).parallelism.pp -}}
+{{- if and $layers (gt $pp $layers) }}
+{{ $role }}.parallelism.pp: {{ $pp }} stages cannot share model.layers: {{ $layers }} layers; each stage needs one
+{{- end }}
+{{- $partition := default "" (index $.Values $role).parallelism.layerPartition }}
+{{- if not (has $partition (list "" "auto")) }}
 {{- $shares := splitList "," $partition }}
 {{- $sum := 0 }}
 {{- range $shares }}{{ $sum = add $sum (int .) }}{{ end }}
 {{- if ne (len $shares) $pp }}
-prefill.parallelism.layerPartition: "{{ $partition }}" is for {{ len $shares }} stages, prefill.parallelism.pp is {{ $pp }}
+{{ $role }}.parallelism.layerPartition: "{{ $partition }}" is for {{ len $shares }} stages, {{ $role }}.parallelism.pp is {{ $pp }}
 {{- end }}
 {{- if and $layers (ne (int $sum) $layers) }}
-prefill.parallelism.layerPartition: "{{ $partition }}" shares out {{ $sum }} layers, model.layers is {{ $layers }}
+{{ $role }}.parallelism.layerPartition: "{{ $partition }}" shares out {{ $sum }} layers, model.layers is {{ $layers }}
 {{- end }}
 {{- end }}
-{{- range $role := (include "baton.workerRoles" $ | fromJson).roles }}
 {{- $tp := int (index $.Values $role).parallelism.tp -}}
 {{- if gt $tp 1 }}
 {{- range $name, $only := dict "executor" "native" "device" "cpu" }}
