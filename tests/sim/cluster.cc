@@ -66,7 +66,7 @@ void Cluster::BuildNodes() {
     world_.dns().listed.insert(i);
   }
   for (int node = topology_.DecodeNode(0); node < topology_.FirstMember(); ++node) {
-    world_.AddNode(absl::StrCat("decode-", node),
+    world_.AddNode(absl::StrCat(topology_.IsColocated(node) ? "colocated-" : "decode-", node),
                    [this](int node, uint64_t incarnation) -> std::unique_ptr<Process> {
                      if (topology_.IsFollower(node)) {
                        return std::make_unique<FollowerProcess>(world_, topology_, groups_, node,

@@ -16,7 +16,7 @@ namespace {
 constexpr double kStaleStream = 0.1;
 constexpr double kOutOfOrder = 0.2;
 
-prefill::PlannerLimits LimitsOf(const Topology& topology, const InstanceRef& self) {
+prefill::PlannerLimits LimitsOf(const Topology& topology, int node, const InstanceRef& self) {
   prefill::PlannerLimits limits;
   limits.page_size = topology.page_size;
   limits.chunk_tokens = 2 * topology.page_size;
@@ -28,6 +28,7 @@ prefill::PlannerLimits LimitsOf(const Topology& topology, const InstanceRef& sel
   limits.vocab_size = kVocabulary;
   limits.decodes = true;
   if (topology.reserved_tokens > 0) limits.reserved_decode_tokens = topology.reserved_tokens;
+  if (topology.IsColocated(node)) return limits;
   limits.granting = self;
   limits.layers = topology.layers;
   limits.kv_heads = topology.kv_heads;
@@ -56,13 +57,13 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& ora
                   },
                   [this](const DecodeSteps::Ended& ended) { HandleStage(ResultOf(ended)); }}),
       oracle_(oracle),
-      planner_(LimitsOf(topology, self_)),
+      planner_(LimitsOf(topology, node, self_)),
       book_(topology.times.stream_lease_us, topology.remembered),
       witness_(world, topology, oracle, self_),
       wiring_(WiringOptionsOf(topology, node, self_)),
       wiring_witness_(world, WiringOptionsOf(topology, node, self_)) {
   membership_ = std::make_unique<WorkerMembership>(
-      world, topology.times, node, RouterProcess::Describe(topology, self_, Role::kDecode),
+      world, topology.times, node, RouterProcess::Describe(topology, self_),
       [this] {
         const prefill::PlannerLoad load = planner_.load();
         const bool ready = !planner_.draining() && planner_.up();
@@ -131,7 +132,9 @@ void DecodeProcess::ScheduleTick() {
     for (const uint64_t attempt_id : book_.Expire(world_.now_us())) {
       HandlePlanner(prefill::AbortRequested{attempt_id, book_.TooLate()});
     }
-    std::erase_if(sessions_, [this](const auto& entry) { return !book_.Holds(entry.first); });
+    if (!colocated()) {
+      std::erase_if(sessions_, [this](const auto& entry) { return !book_.Holds(entry.first); });
+    }
     HandlePlanner(prefill::Tick{});
   });
 }
@@ -146,6 +149,15 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
   if (book_.Holds(request.attempt_id)) return world_.BreakCall(call);
   book_.Ask(request.attempt_id);
   sessions_[request.attempt_id].reserve_call = call;
+  Submit(request);
+}
+
+void DecodeProcess::GenerateHere(uint64_t call, const SimReserve& request) {
+  sessions_[request.attempt_id].stream_call = call;
+  Submit(request);
+}
+
+void DecodeProcess::Submit(const SimReserve& request) {
   const Stops stops = StopsOf(request.prompt_id);
   prefill::StartRequested event;
   event.attempt_id = request.attempt_id;
@@ -157,11 +169,12 @@ void DecodeProcess::Reserve(uint64_t call, const SimReserve& request) {
   if (stops.client_stop) event.stop.stop_ids = {kClientStopToken};
   event.writers = request.writers;
   // Any order will do.
-  if (world_.random().Chance(kOutOfOrder)) {
+  if (!colocated() && world_.random().Chance(kOutOfOrder)) {
     std::rotate(event.writers.begin(), event.writers.begin() + 1, event.writers.end());
   }
   event.deadline_us = world_.now_us() + request.timeout_us;
   event.has_tokens = request.has_tokens;
+  event.prompt_logprobs = request.prompt_logprobs;
   witness_.Begin(request.prompt_id);
   HandlePlanner(event);
 }
@@ -188,6 +201,7 @@ void DecodeProcess::Abort(uint64_t attempt_id) {
   if (world_.random().Chance(0.2)) reason = absl::OkStatus();
   if (world_.random().Chance(0.2)) reason = absl::ResourceExhaustedError("a slow reader");
   HandlePlanner(prefill::AbortRequested{attempt_id, reason});
+  if (colocated()) return;
   book_.ForgetIfOver(attempt_id);
   if (!book_.Holds(attempt_id)) sessions_.erase(attempt_id);
 }
@@ -245,14 +259,25 @@ void DecodeProcess::EndStream(uint64_t call, uint64_t attempt_id,
         });
   }
   absl::Status status = outcome.status();
-  if (!status.ok() && !LegOf(status).has_value()) status = WithLeg(status, "decode", self_.id);
+  if (!status.ok() && !LegOf(status).has_value()) {
+    status = WithLeg(status, RoleName(topology_.RoleOf(node_)), self_.id);
+  }
   world_.AnswerOnCall<RouterProcess>(call, node_, "stream end",
                                      [call, attempt_id, status](RouterProcess& router) {
                                        router.StreamEnd(call, attempt_id, status);
                                      });
 }
 
+void DecodeProcess::Perform(const prefill::PromptDone& action) {
+  if (!colocated()) return;
+  const uint64_t call = sessions_.at(action.attempt_id).stream_call;
+  world_.AnswerOnCall<RouterProcess>(call, node_, "prompt done", [call, action](RouterProcess& r) {
+    r.PromptTold(call, action.attempt_id, action.outcome.prompt_tokens);
+  });
+}
+
 void DecodeProcess::Perform(const prefill::DeliverToken& action) {
+  if (colocated()) return SendToken(action.attempt_id, action.token);
   if (book_.Deliver(action.attempt_id, action.token)) SendToken(action.attempt_id, action.token);
 }
 
@@ -261,10 +286,16 @@ void DecodeProcess::Perform(const prefill::FinishRequest& action) {
   decode::TicketBook::Outcome outcome = action.reason;
   absl::Status status = action.status;
   if (!status.ok()) {
-    if (!LegOf(status).has_value()) status = WithLeg(status, "decode", self_.id);
+    if (!LegOf(status).has_value()) {
+      status = WithLeg(status, RoleName(topology_.RoleOf(node_)), self_.id);
+    }
     outcome = status;
   }
   const Session session = sessions_.at(attempt_id);
+  if (colocated()) {
+    sessions_.erase(attempt_id);
+    return EndStream(session.stream_call, attempt_id, outcome);
+  }
   switch (book_.End(attempt_id, outcome)) {
     case decode::TicketBook::EndFor::kLater:
       if (!book_.Holds(attempt_id)) sessions_.erase(attempt_id);

@@ -1,6 +1,6 @@
 // A simulated decode service, or the first process of one: the real ChainPlanner, TicketBook and
-// Wiring above what every rank has (decode_rank.h). A witness holds the planner to what its headers
-// promise.
+// Wiring above what every rank has (decode_rank.h). Or a colocated chain, which is the same without
+// grants and tickets. A witness holds the planner to what its headers promise.
 #ifndef TESTS_SIM_DECODE_PROCESS_H_
 #define TESTS_SIM_DECODE_PROCESS_H_
 
@@ -30,6 +30,7 @@ struct SimReserve {
   std::vector<KvWriter> writers;
   int64_t timeout_us = 0;
   bool has_tokens = false;  // The service knows the prompt's ids.
+  bool prompt_logprobs = false;
 };
 
 class DecodeProcess : public DecodeRank {
@@ -40,6 +41,7 @@ class DecodeProcess : public DecodeRank {
   // Control plane.
   void Reserve(uint64_t call, const SimReserve& request);
   void Generate(uint64_t call, uint64_t attempt_id, uint64_t generation);
+  void GenerateHere(uint64_t call, const SimReserve& request);  // Prefill.Generate.
   void Abort(uint64_t attempt_id);
   // From another member, on its link.
   void ReceiveFromFollower(const links::WiringEvent& event);
@@ -78,8 +80,10 @@ class DecodeProcess : public DecodeRank {
   void Perform(const prefill::DeliverToken& action);
   void Perform(const prefill::FinishRequest& action);
   void Perform(const prefill::FailChain& action);
-  void Perform(const prefill::PromptDone&) {}
+  void Perform(const prefill::PromptDone& action);
   void Perform(const prefill::ObservePlan&) {}
+  bool colocated() const { return topology_.IsColocated(node_); }
+  void Submit(const SimReserve& request);
   void SendToken(uint64_t attempt_id, const SampledToken& token);
   void EndStream(uint64_t call, uint64_t attempt_id, const decode::TicketBook::Outcome& outcome);
   void OpenStaleStream(uint64_t attempt_id, uint64_t generation);

@@ -1,5 +1,6 @@
 #include "tests/sim/decode_rank.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +18,8 @@ prefill::StageOptions StageOptionsOf(const Topology& topology, int node) {
   options.tensor_rank = topology.DecodeRankOf(node);
   options.kv_heads = topology.kv_heads;
   options.page_size = topology.page_size;
-  options.plan_limit = 2 * topology.max_running;
+  // A colocated chain has as many plans of prompts under way as any chain.
+  if (!topology.IsColocated(node)) options.plan_limit = 2 * topology.max_running;
   options.plans_in_flight = topology.plans_in_flight;
   return options;
 }
@@ -38,7 +40,7 @@ links::ChainPlace DecodePlaceOf(const Topology& topology, int node, const Instan
   place.stages = topology.decode_stages;
   place.layers = topology.layers;
   place.self = {self, topology.DecodeLayersOf(node), topology.DecodeRankOf(node)};
-  place.role = Role::kDecode;
+  place.role = topology.RoleOf(node);
   return place;
 }
 
@@ -192,7 +194,9 @@ prefill::ComputeFinished DecodeRank::ResultOf(const DecodeSteps::Ended& ended) {
   if (stage_index_ + 1 < topology_.decode_stages || rank_.rank > 0) return done;
   const double fails = world_.faults().compute_fail / 10;
   for (const DecodeSteps::Row& row : ended.rows) {
-    if (!ended.status.ok() || !row.run.item.draws) continue;
+    if (!ended.status.ok()) continue;
+    if (TellsPrompt(row)) done.prompts.push_back(TellPrompt(row));
+    if (!row.run.item.draws) continue;
     if (world_.random().Chance(fails)) {
       if (world_.random().Chance(0.5)) {
         done.drawn.emplace_back(absl::InternalError("a logit is not finite"));
@@ -206,6 +210,26 @@ prefill::ComputeFinished DecodeRank::ResultOf(const DecodeSteps::Ended& ended) {
         DrawToken(row.x.back(), row.sequence->inputs.prompt_id, row.run.generated));
   }
   return done;
+}
+
+// Of a colocated chain, which reads the prompt itself: not again, when its text is longer.
+bool DecodeRank::TellsPrompt(const DecodeSteps::Row& row) const {
+  const auto& inputs = row.sequence->inputs;
+  return topology_.IsColocated(node_) && WantsPromptTokens(inputs.prompt_id) && !row.run.decodes &&
+         row.run.generated == 0;
+}
+
+prefill::ComputeFinished::Prompt DecodeRank::TellPrompt(const DecodeSteps::Row& row) {
+  const auto& inputs = row.sequence->inputs;
+  prefill::ComputeFinished::Prompt prompt;
+  prompt.told.attempt_id = row.run.item.attempt_id;
+  prompt.told.first = row.begin() + 1;
+  const int end = std::min(row.end() + 1, inputs.prompt_tokens);
+  for (int i = prompt.told.first; i < end; ++i) {
+    const uint64_t before = row.x[static_cast<size_t>(i - 1 - row.begin())];
+    prompt.told.tokens.push_back(TellPromptToken(inputs.prompt_id, i, before));
+  }
+  return prompt;
 }
 
 void DecodeRank::FreePage(uint64_t epoch, int page) {

@@ -94,6 +94,8 @@ class DecodeRank : public Process {
   std::unique_ptr<WorkerDrain> drain_;
 
  private:
+  bool TellsPrompt(const DecodeSteps::Row& row) const;
+  static prefill::ComputeFinished::Prompt TellPrompt(const DecodeSteps::Row& row);
   void HandleOne(const prefill::StageEvent& event);
   void Pass(const prefill::SendActivations& send);
   void ReturnCredit(const prefill::ReturnCredit& credit);

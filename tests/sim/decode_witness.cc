@@ -54,6 +54,7 @@ void DecodeWitness::Hear(const prefill::StartRequested& event) {
   session.sequence = &oracle_.Of(prompt_id_);
   session.request = event;
   session.order = ++arrivals_;
+  session.read_here = event.writers.empty();
   asked_ = event.attempt_id;
   if (!up_ || draining_ || session.sequence->pages > page_count_ ||
       event.prompt_tokens >= topology_.max_context_tokens) {
@@ -65,7 +66,7 @@ void DecodeWitness::Hear(const prefill::StartRequested& event) {
 void DecodeWitness::Hear(const prefill::DrainBegan&) {
   if (std::exchange(draining_, true)) return;
   for (const auto& [attempt_id, session] : sessions_) {
-    if (session.generation == 0) MustEnd(attempt_id);
+    if (session.generation == 0 && !session.request.writers.empty()) MustEnd(attempt_id);
   }
 }
 

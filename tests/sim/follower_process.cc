@@ -28,7 +28,7 @@ FollowerProcess::FollowerProcess(World& world, const Topology& topology, StageGr
       link_(DecodePlaceOf(topology, node, self_), topology.times.chain),
       link_witness_(world, DecodePlaceOf(topology, node, self_), topology.times.chain) {
   membership_ = std::make_unique<WorkerMembership>(
-      world, topology.times, node, RouterProcess::Describe(topology, self_, Role::kDecode),
+      world, topology.times, node, RouterProcess::Describe(topology, self_),
       [this] {
         const bool draining = drain_ != nullptr && drain_->draining();
         router::WorkerLoad load;

@@ -26,6 +26,7 @@ Info StageOf(const Info& like) {
   stage.role = Role::kPrefill;
   stage.chain_id = "intruders";
   stage.decode_id.clear();
+  stage.decodes = false;
   stage.pp_rank = 1;
   stage.pp_size = 3;
   stage.fingerprint.kv_layout.layers = 6;

@@ -122,7 +122,6 @@ void MembersWitness::Hear(const router::RegisterRequested& event,
                           const router::ReplyRegister& reply, const router::Membership& membership,
                           std::vector<Lost>& lost) {
   if (reply.instance != event.worker.instance) Complain("a registration's answer is another's");
-  if (event.worker.decodes) Complain("a colocated chain's worker, of which there are none here");
   CheckRefusal(event, reply, membership);
   if (reply.status.ok() && TwinLives(event.worker.instance)) {
     Complain(event.worker.instance.id + " takes the place of another process that lives");

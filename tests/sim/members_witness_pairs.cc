@@ -72,6 +72,17 @@ const std::vector<router::Pair>& MembersWitness::Pairs() {
       chain.capacity_tokens = std::min(chain.capacity_tokens, TokensOf(stage->info));
     }
     if (!ready || !CanServe(stages)) continue;
+    if (first.info.decodes) {  // With itself.
+      pairs_.push_back({chain,
+                        chain.stage0,
+                        chain.capacity_tokens,
+                        chain.max_prompt_tokens,
+                        first.info.max_running_requests,
+                        first.info.fingerprint.kv_layout.page_size,
+                        {},
+                        {}});
+      continue;
+    }
     for (const auto& [name, ranks] : services) {
       if (CanServe(ranks)) AddPair(chain, writers, ranks);
     }
@@ -142,14 +153,19 @@ int64_t MembersWitness::PairExpectedUntilUs() const {
   }
   int64_t chain_us = -1;
   int64_t decode_us = -1;
+  int64_t colocated_us = -1;
   for (const auto& [group, held] : places) {
     const router::WorkerInfo& shape = shapes.at(group);
     if (held.size() != SizeOf(shape)) continue;
-    int64_t& whole_us = shape.role == Role::kPrefill ? chain_us : decode_us;
+    int64_t& whole_us = shape.decodes                  ? colocated_us
+                        : shape.role == Role::kPrefill ? chain_us
+                                                       : decode_us;
     for (const auto& [place, changed_us] : held) whole_us = std::max(whole_us, changed_us);
   }
-  if (decode_us < 0 || chain_us < 0) return 0;
-  const int64_t until_us = std::max(decode_us, chain_us) + grace_us;
+  int64_t latest_us = colocated_us;
+  if (decode_us >= 0 && chain_us >= 0) latest_us = std::max({latest_us, decode_us, chain_us});
+  if (latest_us < 0) return 0;
+  const int64_t until_us = latest_us + grace_us;
   return until_us > now_us ? until_us : 0;
 }
 

@@ -97,6 +97,7 @@ void MembershipsWitness::Hear(const worker::PeerFailed& event) {
 
 bool MembershipsWitness::Needs(const worker::PeerWorker& peer) const {
   const worker::PeerWorker& self = options_.self;
+  if (self.role != peer.role && (self.decodes || peer.decodes)) return false;
   if (self.role == Role::kDecode) {
     const bool of_one = self.pp_size > 1 && peer.decode_id == self.decode_id;
     return peer.role == Role::kPrefill || of_one;

@@ -104,7 +104,7 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
     link_witness_.emplace(world, PlaceOf(topology, node, self_), topology.times.chain);
   }
   membership_ = std::make_unique<WorkerMembership>(
-      world, topology.times, node, RouterProcess::Describe(topology, self_, Role::kPrefill),
+      world, topology.times, node, RouterProcess::Describe(topology, self_),
       [this] {
         router::WorkerLoad load;
         if (plans()) {

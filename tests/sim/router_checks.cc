@@ -46,6 +46,8 @@ void RouterProcess::CheckMembersArrive() {
       }
       for (const router::WorkerInfo& member : members.ListFor(worker)) {
         if (member.grid() != worker.info.grid()) continue;
+        // Another router may have told it of a later life.
+        if (MembershipOf(member.instance) == nullptr) continue;
         const auto& known = membership->peers();
         const bool knows = member.instance == self ||
                            std::any_of(known.begin(), known.end(), [&member](const auto& peer) {
@@ -95,6 +97,13 @@ void RouterProcess::CheckServesAll() {
   std::set<std::pair<std::string, std::string>> ready;
   for (const router::Pair& pair : core_.membership().ReadyPairs()) {
     ready.emplace(pair.chain.chain_id, pair.decode.id);
+  }
+  for (int i = 0; i < topology_.colocated; ++i) {
+    const int node = topology_.DecodeNode(topology_.decodes + i);
+    const std::string id = topology_.InstanceId(world_.name(node), world_.incarnation(node));
+    if (ready.contains({topology_.DecodeId(node), id})) continue;
+    return world_.Violate(absl::StrCat(world_.name(node_), " does not know that ", id,
+                                       " serves: ", core_.membership().WhatIsMissing()));
   }
   for (int chain = 0; chain < topology_.chains; ++chain) {
     for (int decode = 0; decode < topology_.decodes; ++decode) {

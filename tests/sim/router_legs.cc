@@ -8,7 +8,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/base/status.h"
 #include "tests/sim/content.h"
 #include "tests/sim/decode_process.h"
@@ -116,7 +115,7 @@ void RouterProcess::PerformLeg(const router::SendAbort& act) {
   if (!world_.alive(node) || world_.incarnation(node) != act.worker.incarnation) return;
   if (world_.Strikes(&NetworkFaults::control_drop)) return world_.Trace(node_, "abort LOST");
   const uint64_t attempt = act.attempt_id;
-  if (act.leg == Role::kDecode) {
+  if (topology_.IsDecode(node)) {
     world_.Send<DecodeProcess>(node_, node, "abort",
                                [attempt](DecodeProcess& decode) { decode.Abort(attempt); });
   } else {
@@ -134,10 +133,9 @@ void RouterProcess::CallFailed(const OpenCall& open, const absl::Status& status)
   const uint64_t attempt = open.attempt_id;
   ChangeLegs([&](auto& actions) {
     switch (open.call) {
-      case router::LegCall::kGenerate:
-        break;  // Nobody makes that call here.
       case router::LegCall::kReserve:
         return legs_.ReserveEnded(attempt, status, Ticket(), actions);
+      case router::LegCall::kGenerate:
       case router::LegCall::kStream:
         return legs_.StreamEnded(attempt, status, actions);
       case router::LegCall::kStart:
@@ -215,14 +213,26 @@ void RouterProcess::StreamEnd(uint64_t call, uint64_t attempt_id, const absl::St
   ChangeLegs([&](auto& actions) { legs_.StreamEnded(attempt_id, status, actions); });
 }
 
+std::vector<int32_t> RouterProcess::ExpectedOf(uint64_t call, uint64_t attempt_id) const {
+  const auto open = calls_.find(call);
+  const std::optional<uint64_t> call_id = CallOf(attempt_id);
+  if (open == calls_.end() || !open->second.tells_prompt || !call_id.has_value()) return {};
+  return ExpectedTokens(clients_.Get(*call_id));
+}
+
+void RouterProcess::PromptTold(uint64_t call, uint64_t attempt_id,
+                               const std::vector<SampledToken>& prompt_tokens) {
+  if (!calls_.contains(call)) return;
+  std::vector<int32_t> expected = ExpectedOf(call, attempt_id);
+  if (!expected.empty() && StrikeWithNonsense(attempt_id, kOtherTokens)) ++expected.back();
+  ChangeLegs(
+      [&](auto& actions) { legs_.PromptTold(attempt_id, prompt_tokens, expected, actions); });
+}
+
 void RouterProcess::PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status,
                                const std::vector<SampledToken>& prompt_tokens) {
-  const auto open = calls_.find(call);
-  const bool tells_prompt = open != calls_.end() && open->second.tells_prompt;
+  std::vector<int32_t> expected = ExpectedOf(call, attempt_id);
   if (!EndCall(call)) return;
-  const std::optional<uint64_t> call_id = CallOf(attempt_id);
-  std::vector<int32_t> expected;
-  if (call_id.has_value() && tells_prompt) expected = ExpectedTokens(clients_.Get(*call_id));
   const bool nonsense =
       status.ok() && !expected.empty() && StrikeWithNonsense(attempt_id, kOtherTokens);
   if (nonsense) ++expected.back();
@@ -318,8 +328,21 @@ void RouterProcess::PerformLeg(const router::StartPrefill& act) {
 }
 
 void RouterProcess::PerformLeg(const router::StartGeneration& act) {
-  BATON_CHECK(false) << "attempt " << act.attempt_id << " begins on " << act.stage0.id
-                     << ", but the simulation has no chains that decode";
+  const uint64_t call = OpenLeg(act, act.stage0);
+  const Client& client = clients_.Get(act.call_id);
+  const bool tells_prompt = client.prompt_logprobs && act.drawn_tokens == 0;
+  if (call != 0) calls_.at(call).tells_prompt = tells_prompt;
+  const SimReserve request{act.attempt_id,
+                           ResumedId(client.prompt_id, act.drawn_tokens),
+                           client.prompt_tokens + act.drawn_tokens,
+                           client.max_tokens - act.drawn_tokens,
+                           {},
+                           timeout_us_,
+                           /*has_tokens=*/true,
+                           tells_prompt};
+  world_.SendOnCall<DecodeProcess>(call, node_, "generate", [call, request](DecodeProcess& chain) {
+    chain.GenerateHere(call, request);
+  });
 }
 
 }  // namespace baton::sim

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/coverage.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "services/router/core/prefix_keys.h"
@@ -90,22 +91,26 @@ RouterProcess::RouterProcess(World& world, const Topology& topology, Clients& cl
       witness_(world, topology, limits_, absl::StrCat("router-", node)),
       legs_(kVocabulary) {}
 
-router::WorkerInfo RouterProcess::Describe(const Topology& topology, const InstanceRef& self,
-                                           Role role) {
+router::WorkerInfo RouterProcess::Describe(const Topology& topology, const InstanceRef& self) {
   const int node = NodeOf(self.id);
   router::WorkerInfo info;
   info.instance = self;
-  info.role = role;
+  info.role = topology.RoleOf(node);
   info.grpc_address = absl::StrCat("127.0.0.1:", 20000 + node);
   info.data_address = self.id;
-  if (role == Role::kDecode) {
+  if (topology.IsDecode(node)) {
     info.pp_rank = topology.DecodeStageOf(node);
     info.pp_size = topology.decode_stages;
     info.layers = topology.DecodeLayersOf(node);
     info.tensor_rank = topology.DecodeRankOf(node);
-    if (info.places() > 1) info.decode_id = topology.DecodeId(node);
     info.page_count = topology.PagesOf(node);
-    info.reserved_decode_tokens = topology.reserved_tokens;
+    info.decodes = topology.IsColocated(node);
+    if (info.decodes) {
+      info.chain_id = topology.DecodeId(node);
+    } else {
+      if (info.places() > 1) info.decode_id = topology.DecodeId(node);
+      info.reserved_decode_tokens = topology.reserved_tokens;
+    }
   } else {
     info.chain_id = absl::StrCat("chain-", topology.ChainOf(node));
     info.pp_rank = topology.StageOf(node);
@@ -124,12 +129,14 @@ router::WorkerInfo RouterProcess::Describe(const Topology& topology, const Insta
 void RouterProcess::Handle(const router::Event& event) {
   std::vector<router::Action> actions;
   core_.Handle(event, world_.now_us(), actions);
+  const auto begin = [this](const auto& attempt) {
+    CheckDecodeLegEnded(attempt.call_id);
+    if (!attempts_.contains(attempt.call_id)) begun_us_.push_back(world_.now_us());
+    attempts_[attempt.call_id] = attempt.attempt_id;
+  };
   for (const router::Action& action : actions) {
-    if (const auto* reserve = std::get_if<router::Reserve>(&action)) {
-      CheckDecodeLegEnded(reserve->call_id);
-      if (!attempts_.contains(reserve->call_id)) begun_us_.push_back(world_.now_us());
-      attempts_[reserve->call_id] = reserve->attempt_id;
-    }
+    if (const auto* reserve = std::get_if<router::Reserve>(&action)) begin(*reserve);
+    if (const auto* start = std::get_if<router::StartGeneration>(&action)) begin(*start);
     Perform(action);
   }
   for (const router::Action& action : actions) {
@@ -313,12 +320,19 @@ void RouterProcess::Perform(const router::Action& action) {
         } else if constexpr (std::is_same_v<T, router::FinishCall>) {
           legs_.Forget(act.call_id);
           clients_.OnFinished(act.call_id, act.outcome);
-          if (act.outcome.ok()) clients_.ServedBy(act.call_id, {act.chain_id, act.decode_instance});
+          if (act.outcome.ok()) ServedBy(act);
         } else {
           PerformLeg(act);
         }
       },
       action);
+}
+
+void RouterProcess::ServedBy(const router::FinishCall& finish) {
+  clients_.ServedBy(finish.call_id, {finish.chain_id, finish.decode_instance});
+  if (!topology_.IsColocated(NodeOf(finish.decode_instance))) return;
+  Covered<"client: a colocated chain answers">();
+  if (finish.resumes > 0) Covered<"client: a colocated chain goes on with another's text">();
 }
 
 bool RouterProcess::AtRest(std::string& why_not) const {

@@ -27,8 +27,8 @@ class RouterProcess : public Process {
   RouterProcess(World& world, const Topology& topology, Clients& clients, int node,
                 uint64_t incarnation);
 
-  // What every worker of one topology says of itself but for its role's fields.
-  static router::WorkerInfo Describe(const Topology& topology, const InstanceRef& self, Role role);
+  // What every worker of one topology says of itself.
+  static router::WorkerInfo Describe(const Topology& topology, const InstanceRef& self);
 
   // Told to stop: exits when it is drained.
   void Drain(int64_t settle_us, int64_t timeout_us);
@@ -48,6 +48,9 @@ class RouterProcess : public Process {
   void ReserveReply(uint64_t call, uint64_t attempt_id, const absl::StatusOr<Ticket>& ticket);
   void Token(uint64_t call, uint64_t attempt_id, const SampledToken& token);
   void DecodeFinished(uint64_t call, uint64_t attempt_id, FinishReason reason);
+  // A colocated chain's, before the first token.
+  void PromptTold(uint64_t call, uint64_t attempt_id,
+                  const std::vector<SampledToken>& prompt_tokens);
   void StreamEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status);
   void PrefillEnd(uint64_t call, uint64_t attempt_id, const absl::Status& status,
                   const std::vector<SampledToken>& prompt_tokens);
@@ -82,7 +85,7 @@ class RouterProcess : public Process {
   void PerformLeg(const router::Reserve& act);
   void PerformLeg(const router::OpenStream& act);
   void PerformLeg(const router::StartPrefill& act);
-  static void PerformLeg(const router::StartGeneration& act);
+  void PerformLeg(const router::StartGeneration& act);
   // Changes the legs' core and does what comes of it.
   void ChangeLegs(const std::function<void(std::vector<router::LegAction>&)>& change);
   void PerformLeg(const router::TellRouter& act);
@@ -92,6 +95,8 @@ class RouterProcess : public Process {
   uint64_t OpenLeg(const Action& act, const InstanceRef& worker);
   std::string AddressOf(const InstanceRef& worker) const;
   bool EndCall(uint64_t call);
+  // As the worker is to tell them of its prompt; empty if it is not asked to.
+  std::vector<int32_t> ExpectedOf(uint64_t call, uint64_t attempt_id) const;
   void CallFailed(const OpenCall& open, const absl::Status& status);
   void CheckToldRightly(const absl::Status& status);
   bool StrikeWithNonsense(uint64_t attempt_id, const char* words);
@@ -109,6 +114,7 @@ class RouterProcess : public Process {
   void LetATwinAsk(const std::vector<router::Worker>& here);
   bool HasPlaces() const;  // For another worker.
   void ExpectMisfit(const router::WorkerInfo& intruder, const std::string& words);
+  void ServedBy(const router::FinishCall& finish);
   void ScheduleTick();
 
   World& world_;

@@ -176,9 +176,7 @@ void RouterWitness::Hear(const router::StopMatched& event) {
     MustEnd(*request, {FinishReason::kStop});
     return MustClose(*request);
   }
-  if (std::exchange(request->decode_open, false)) {
-    closes_decode_[request->attempt] = request->pair.decode;
-  }
+  MustCloseDecode(*request);
   Complete(*request, FinishReason::kStop);
 }
 
@@ -375,7 +373,7 @@ void RouterWitness::HearTimer(Request& request) {
       break;
     case Phase::kReserving:
     case Phase::kDecoding:
-      end.leg = "decode";
+      end.leg = request.pair.colocated() ? "prefill" : "decode";
       end.instance = request.pair.decode.id;
       break;
   }

@@ -89,7 +89,8 @@ class RouterWitness {
     bool complete() const { return phase == Phase::kSettling && !awaits_prompt(); }
     bool waits() const { return phase == Phase::kWaiting && !failing.has_value(); }
     bool needs_chain() const {
-      return attempt != 0 && (phase == Phase::kReserving || prefill_open);
+      const bool decodes = decode_open && pair.colocated();
+      return attempt != 0 && (phase == Phase::kReserving || prefill_open || decodes);
     }
     bool UsesChain(const InstanceRef& instance) const;
     bool UsesDecode(const InstanceRef& instance) const;
@@ -151,7 +152,12 @@ class RouterWitness {
   void Serves(Request& request);
   void MustEnd(const Request& request, End end);
   void MustClose(Request& request);
+  void MustCloseDecode(Request& request);
 
+  // An attempt, with its first call.
+  template <typename Action>
+  void SeeBegin(const Action& action, const InstanceRef& decode,
+                const std::vector<KvWriter>& writers);
   void See(const router::Reserve& action);
   void See(const router::OpenStream& action);
   void See(const router::StartPrefill& action);
@@ -197,6 +203,8 @@ class RouterWitness {
   bool HasRoom(const Request& request, const router::Pair& pair, Room room) const;
   bool IsFull(const Request& request, const router::Pair& pair) const;
   static bool UsesFailed(const router::Pair& pair, const Failure& failed);
+  // That it does not go before others of its tenant.
+  void CheckHeadStart(const Request& request, int64_t head_start_us);
   Work WorkOn(const InstanceRef& instance) const;
 
   World& world_;

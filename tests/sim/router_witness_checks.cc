@@ -11,7 +11,9 @@ namespace baton::sim {
 
 // ---- Attempts ----
 
-void RouterWitness::See(const router::Reserve& action) {
+template <typename Action>
+void RouterWitness::SeeBegin(const Action& action, const InstanceRef& decode,
+                             const std::vector<KvWriter>& writers) {
   Request* request = OfCall(action.call_id);
   if (request == nullptr || request->attempt != 0 || ends_due_.contains(action.call_id)) {
     return Complain(action.call_id, "is begun twice, or after its end");
@@ -33,8 +35,8 @@ void RouterWitness::See(const router::Reserve& action) {
     }
   }
   const std::vector<router::Pair>& pairs = members_.Pairs();
-  const auto pair = std::find_if(pairs.begin(), pairs.end(), [&action](const router::Pair& p) {
-    return p.decode == action.decode && p.writers == action.writers;
+  const auto pair = std::find_if(pairs.begin(), pairs.end(), [&](const router::Pair& p) {
+    return p.decode == decode && p.writers == writers;
   });
   if (pair == pairs.end()) {
     return Complain(action.call_id, "begins on workers that are no ready pair");
@@ -47,9 +49,10 @@ void RouterWitness::See(const router::Reserve& action) {
   request->redraws = request->told > 0;
   request->resumes += request->redraws ? 1 : 0;
   if (++request->attempts == 1) begun_s_.push_back(world_.now_us() / 1'000'000);
-  request->phase = Phase::kReserving;
+  request->phase = pair->colocated() ? Phase::kPrefilling : Phase::kReserving;
+  request->prefill_open = pair->colocated();
   request->until_us = kNeverUs;
-  request->began_full = IsFull(*request, *pair);
+  request->began_full = !pair->colocated() && IsFull(*request, *pair);
   request->perhaps_full = anybody_fails_;
   request->attempt = id;
   request->pair = *pair;
@@ -64,6 +67,10 @@ void RouterWitness::See(const router::Reserve& action) {
     MustEnd(*request, {std::nullopt, absl::StatusCode::kUnavailable, "router", "", true, false});
     MustClose(*request);
   }
+}
+
+void RouterWitness::See(const router::Reserve& action) {
+  SeeBegin(action, action.decode, action.writers);
 }
 
 void RouterWitness::GoOn(Request& request) {
@@ -97,20 +104,27 @@ void RouterWitness::See(const router::StartPrefill& action) {
   if (request == nullptr || !std::exchange(start_due_, false) ||
       ticket_->attempt_id != action.attempt_id || action.ticket != *ticket_->ticket ||
       action.call_id != request->asked.call_id || action.stage0 != request->pair.chain.stage0 ||
-      action.drawn_tokens != request->drawn || action.deadline_us != request->asked.deadline_us ||
-      action.head_start_us < 0) {
+      action.drawn_tokens != request->drawn || action.deadline_us != request->asked.deadline_us) {
     return world_.Violate(absl::StrCat(name_, ": a prefill is started that is not the ticket's"));
   }
+  CheckHeadStart(*request, action.head_start_us);
+}
+
+void RouterWitness::CheckHeadStart(const Request& request, int64_t head_start_us) {
   const bool alone = std::ranges::all_of(requests_, [&](const auto& entry) {
-    return entry.second.asked.tenant == request->asked.tenant;
+    return entry.second.asked.tenant == request.asked.tenant;
   });
-  if (alone && action.head_start_us != 0) {
-    Complain(action.call_id, "goes before others of its tenant");
+  if (head_start_us < 0 || (alone && head_start_us != 0)) {
+    Complain(request.asked.call_id, "goes before others of its tenant");
   }
 }
 
 void RouterWitness::See(const router::StartGeneration& action) {
-  Complain(action.call_id, "begins on a colocated chain, of which there are none here");
+  SeeBegin(action, action.stage0, {});
+  const Request* request = OfAttempt(action.attempt_id);
+  if (request == nullptr || !world_.violation().empty()) return;
+  if (action.stages != request->pair.chain.stages) Complain(action.call_id, "is of another chain");
+  CheckHeadStart(*request, action.head_start_us);
 }
 
 void RouterWitness::See(const router::AbortPrefill& action) {

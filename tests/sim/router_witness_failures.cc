@@ -30,6 +30,7 @@ void RouterWitness::Fail(Request& request, Role reporter, absl::Status status) {
   Failure failure;
   const std::string leg = LegOf(status).value_or("");
   failure.blamed = leg == "prefill" ? Role::kPrefill : leg == "decode" ? Role::kDecode : reporter;
+  if (request.pair.colocated()) failure.blamed = Role::kPrefill;
   const bool by_decode = failure.blamed == Role::kDecode;
   failure.pair = request.pair;
   InstanceRef suspect = by_decode ? request.pair.decode : request.pair.chain.stage0;
@@ -144,12 +145,18 @@ void RouterWitness::MustEnd(const Request& request, End end) {
 }
 
 void RouterWitness::MustClose(Request& request) {
-  if (std::exchange(request.prefill_open, false)) {
+  if (!request.pair.colocated() && std::exchange(request.prefill_open, false)) {
     closes_prefill_[request.attempt] = request.pair.chain.stage0;
   }
-  if (std::exchange(request.decode_open, false)) {
-    closes_decode_[request.attempt] = request.pair.decode;
-  }
+  MustCloseDecode(request);
+}
+
+// Of a colocated chain one call is both.
+void RouterWitness::MustCloseDecode(Request& request) {
+  if (!std::exchange(request.decode_open, false)) return;
+  if (request.pair.colocated()) request.prefill_open = false;
+  (request.pair.colocated() ? closes_prefill_ : closes_decode_)[request.attempt] =
+      request.pair.decode;
 }
 
 }  // namespace baton::sim

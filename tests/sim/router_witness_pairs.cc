@@ -69,6 +69,13 @@ RouterWitness::Work RouterWitness::WorkOn(const InstanceRef& instance) const {
     const bool reserving = request.phase == Phase::kReserving;
     const bool ungranted = reserving && request.began_full;
     const bool perhaps = reserving && !ungranted && request.perhaps_full;
+    if (request.pair.colocated()) {
+      if (request.pair.decode != instance) continue;
+      work.prompt_tokens += request.prefill_counts ? request.PromptIn(request.pair) : 0;
+      work.context_tokens += request.ContextIn(request.pair);
+      ++work.chain_requests;  // Until its end.
+      continue;
+    }
     if (request.prefill_counts && request.pair.chain.stage0 == instance) {
       work.prompt_tokens += request.PromptIn(request.pair);
       const int64_t tokens = ungranted ? 0 : request.PromptIn(request.pair);
@@ -118,6 +125,10 @@ bool RouterWitness::IsCapped(const InstanceRef& worker, int requests) const {
 bool RouterWitness::HasRoom(const Request& request, const router::Pair& pair, Room room) const {
   const Work decode = WorkOn(pair.decode);
   const Work chain = WorkOn(pair.chain.stage0);
+  if (pair.colocated()) {  // Until one waits for its pages or for a place.
+    return chain.chain_requests <= pair.decode_slots &&
+           chain.context_tokens <= pair.decode_capacity_tokens;
+  }
   const bool certain = room == Room::kCertain;
   const int ungranted = decode.ungranted + (certain ? decode.perhaps_ungranted : 0);
   if (ungranted > 0 && IsFull(request, pair)) return false;
@@ -153,7 +164,8 @@ RouterWitness::Cost RouterWitness::CostOf(const Request& request, const router::
   const Work chain = WorkOn(pair.chain.stage0);
   const Work decode = WorkOn(pair.decode);
   const Others others = others_on(pair.decode);
-  const int requests = decode.decode_requests + others.requests;
+  const int own = pair.colocated() ? decode.chain_requests : decode.decode_requests;
+  const int requests = own + others.requests;
   const int64_t tokens = decode.context_tokens + others.context_tokens + request.ContextIn(pair);
   const bool full = requests >= pair.decode_slots || tokens > pair.decode_capacity_tokens;
   const int64_t before = chain.prompt_tokens + others_on(pair.chain.stage0).prompt_tokens;
@@ -167,8 +179,9 @@ void RouterWitness::CheckChoice(const Request& request, const router::Pair& chos
                     "reserves pages for which, or for what runs by which, "
                     "there is no room");
   }
-  if (IsCapped(chosen.decode, WorkOn(chosen.decode).decode_requests) ||
-      IsCapped(chosen.chain.stage0, WorkOn(chosen.chain.stage0).chain_requests)) {
+  const bool decode_capped =
+      !chosen.colocated() && IsCapped(chosen.decode, WorkOn(chosen.decode).decode_requests);
+  if (decode_capped || IsCapped(chosen.chain.stage0, WorkOn(chosen.chain.stage0).chain_requests)) {
     return Complain(request.asked.call_id, "is given to who has asked not to be asked yet");
   }
   if (anybody_fails_) return;

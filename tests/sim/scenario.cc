@@ -173,6 +173,8 @@ Scenario DrawScenario(uint64_t seed) {
   DrawDecodeRanks(decode_ranks, scenario.topology);
   Random decode_stages = PartOf(seed, 12);
   DrawDecodeStages(decode_stages, scenario.topology);
+  Random colocated = PartOf(seed, 13);
+  DrawColocated(colocated, scenario.topology);
   Random names = PartOf(seed, 10);
   scenario.topology.announced = names.Chance(0.25);
   if (scenario.topology.has_groups()) scenario.topology.times.AddGroups();
@@ -218,11 +220,12 @@ std::string Scenario::Summary() const {
           ? absl::StrCat(" decode-ranks=", topology.decode_ranks, " heads=", topology.kv_heads)
           : "",
       " chains=", topology.chains, " decodes=", topology.decodes,
-      topology.announced ? "+announced" : "", topology.stranger ? "+stranger" : "",
-      topology.lonely ? "+lonely" : "", topology.shares_plans ? "" : "+fcfs",
-      topology.new_names ? "+names" : "", " layers=", topology.layers, " page=", topology.page_size,
-      " chunk=", topology.chunk_tokens, " pages=", topology.prefill_pages, "/",
-      topology.decode_pages, " running=", topology.max_running, " queued=", topology.max_queued,
+      topology.colocated > 0 ? "+colocated" : "", topology.announced ? "+announced" : "",
+      topology.stranger ? "+stranger" : "", topology.lonely ? "+lonely" : "",
+      topology.shares_plans ? "" : "+fcfs", topology.new_names ? "+names" : "",
+      " layers=", topology.layers, " page=", topology.page_size, " chunk=", topology.chunk_tokens,
+      " pages=", topology.prefill_pages, "/", topology.decode_pages,
+      " running=", topology.max_running, " queued=", topology.max_queued,
       " attempts=", topology.max_attempts, " clients=", clients.size());
   for (const NetworkFaultKind& kind : NetworkFaultKinds()) {
     if (network.*kind.chance > 0) absl::StrAppend(&text, " ", kind.name, "=", network.*kind.chance);

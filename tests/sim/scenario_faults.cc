@@ -150,12 +150,17 @@ class FaultDrawer {
     Add(FaultKind::kMailboxFull, node, at_us, random_.Between(100, 300'000));
   }
 
+  // Or a colocated chain's first.
+  int DrawDecode() {
+    const int services = topology_.decodes + topology_.colocated;
+    return topology_.DecodeNode(static_cast<int>(random_.Below(static_cast<uint64_t>(services))));
+  }
+
   // As an upgrade does it, or an operator through a router.
   void Drain() {
     int node = random_.Chance(0.2) ? DrawRouter() : DrawWorker();
     if (random_.Chance(0.3)) {  // A decode service: there are few beside all the stages.
-      node = topology_.DecodeNode(
-          static_cast<int>(random_.Below(static_cast<uint64_t>(topology_.decodes))));
+      node = DrawDecode();
     }
     // Or one in the middle of its work and with no time for it: the planner, or a decode service.
     const bool at_once = random_.Chance(0.35);
@@ -163,8 +168,7 @@ class FaultDrawer {
       node = topology_.StageNode(
           static_cast<int>(random_.Below(static_cast<uint64_t>(topology_.chains))), 0);
     } else if (at_once) {
-      node = topology_.DecodeNode(
-          static_cast<int>(random_.Below(static_cast<uint64_t>(topology_.decodes))));
+      node = DrawDecode();
     }
     const int64_t latest_us = at_once || random_.Chance(0.5) ? 3000 : 30'000;
     int64_t at_us = random_.Chance(0.8) ? DrawTimeOfRequest(0, latest_us) : DrawTime();

@@ -31,7 +31,13 @@ int NodeIn(int node, const Topology& from, const Topology& to) {
     const int decode = from.DecodeOf(node);
     const int stage = from.DecodeStageOf(node);
     const int rank = from.DecodeRankOf(node).rank;
-    if (decode >= to.decodes || stage >= to.decode_stages || rank >= to.decode_ranks) return -1;
+    if (stage >= to.decode_stages || rank >= to.decode_ranks) return -1;
+    if (from.IsColocated(node)) {
+      const int chain = decode - from.decodes;
+      if (chain >= to.colocated) return -1;
+      return to.DecodeNode(to.decodes + chain, stage * to.decode_ranks + rank);
+    }
+    if (decode >= to.decodes) return -1;
     return to.DecodeNode(decode, stage * to.decode_ranks + rank);
   }
   const int chain = from.ChainOf(node);
@@ -129,6 +135,12 @@ class Shrinker {
         if (!Try(WithShape(best_.scenario, topology))) break;
         smaller = true;
       }
+    }
+    while (best_.scenario.topology.colocated > 0) {
+      Topology topology = best_.scenario.topology;
+      --topology.colocated;
+      if (!Try(WithShape(best_.scenario, topology))) break;
+      smaller = true;
     }
     while (best_.scenario.topology.layers >
            std::max(best_.scenario.topology.stages, best_.scenario.topology.decode_stages)) {

@@ -209,8 +209,7 @@ void SimGroup::Leave(const absl::Status& why) {
 absl::Status SimGroup::Blame(const absl::Status& status) const {
   const std::optional<int> rank = RankOf(status);
   if (!rank || *rank < 0 || *rank >= static_cast<int>(members_.size())) return status;
-  return WithLeg(status, topology_.IsDecode(node_) ? "decode" : "prefill",
-                 members_[static_cast<size_t>(*rank)]);
+  return WithLeg(status, RoleName(topology_.RoleOf(node_)), members_[static_cast<size_t>(*rank)]);
 }
 
 // ---- Its sums ----

@@ -33,7 +33,7 @@ uint64_t DigestOf(const prefill::RunCompute& compute) {
 }
 
 StageGroups::Key StageGroups::KeyOf(const Topology& topology, int node, uint64_t epoch) {
-  if (topology.IsDecode(node)) {
+  if (topology.IsDecode(node)) {  // Or of a colocated chain, which is built alike.
     return {Role::kDecode, topology.DecodeOf(node), topology.DecodeStageOf(node), epoch};
   }
   return {Role::kPrefill, topology.ChainOf(node), topology.StageOf(node), epoch};

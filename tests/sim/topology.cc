@@ -92,6 +92,10 @@ void DrawDecodeStages(Random& random, Topology& topology) {
   if (topology.members() > 4) topology.chains = 1;
 }
 
+void DrawColocated(Random& random, Topology& topology) {
+  if (random.Chance(0.25)) topology.colocated = 1;
+}
+
 StageCost Topology::CostOf(int stage) const {
   const double layers = StageLayers(stage).size();
   const StageCost fast = {.overhead_us = 100,

@@ -30,6 +30,9 @@ struct Topology {
   bool slices = true;  // Each rank passes on its part of the activations, not all of them.
   int chains = 1;
   int decodes = 2;
+  // Chains that decode what they read, beside the pairs. They are built as decode services are, and
+  // numbered behind them.
+  int colocated = 0;
   int layers = 8;
   int page_size = 16;
   int chunk_tokens = 64;
@@ -86,8 +89,8 @@ struct Topology {
   // runs by the first one must not notice.
   bool first_router_stands = false;
 
-  // Nodes: the routers, then the decode services' members, then the chains' members
-  // (links/core/hello.h).
+  // Nodes: the routers, then the decode services' members and those of colocated chains, then the
+  // other chains' members (links/core/hello.h).
   bool IsRouter(int node) const { return node < routers; }
   bool IsDecode(int node) const { return !IsRouter(node) && node < FirstMember(); }
   int decode_members() const { return decode_stages * decode_ranks; }  // Per service.
@@ -100,11 +103,16 @@ struct Topology {
   TensorRank DecodeRankOf(int node) const {
     return {DecodeMemberOf(node) % decode_ranks, decode_ranks};
   }
-  // The id of a service of several members.
+  // Whether it is of a colocated chain, where IsDecode is true as well.
+  bool IsColocated(int node) const { return IsDecode(node) && DecodeOf(node) >= decodes; }
+  Role RoleOf(int node) const {
+    return IsDecode(node) && !IsColocated(node) ? Role::kDecode : Role::kPrefill;
+  }
+  // The id of a service of several members, or of a colocated chain.
   std::string DecodeId(int node) const { return absl::StrCat("service-", DecodeOf(node)); }
   bool IsFollower(int node) const { return IsDecode(node) && DecodeMemberOf(node) > 0; }
   int members() const { return stages * ranks; }  // Per chain.
-  int FirstMember() const { return routers + decodes * decode_members(); }
+  int FirstMember() const { return routers + (decodes + colocated) * decode_members(); }
   int MemberNode(int chain, int member) const { return FirstMember() + chain * members() + member; }
   // The stage's rank 0.
   int StageNode(int chain, int stage) const { return MemberNode(chain, stage * ranks); }
@@ -115,7 +123,8 @@ struct Topology {
   bool IsStranger(int node) const {
     return stranger && IsDecode(node) && DecodeOf(node) == decodes - 1;
   }
-  // Whether it belongs to a decode service that fits and can be connected to.
+  // Whether it belongs to a decode service that fits and can be connected to, or to a colocated
+  // chain.
   bool Serves(int node) const { return IsDecode(node) && !IsStranger(node) && !IsLonely(node); }
   // Only the last member of the service is cut off, which is enough.
   bool IsLonely(int node) const {
@@ -161,6 +170,7 @@ struct Topology {
   }
   // Pages of a decode member. A service uses as many as its smallest has, which is the last.
   int PagesOf(int decode_node) const {
+    if (IsColocated(decode_node)) return decode_pages;
     return decode_pages + 3 * (decode_members() - 1 - DecodeMemberOf(decode_node));
   }
   // The heads that a rank of a stage and one of a decode service both have.
@@ -218,6 +228,8 @@ void DrawRanks(Random& random, Topology& topology);
 void DrawDecodeRanks(Random& random, Topology& topology);
 // Whether decode services are several stages, which one run in four has.
 void DrawDecodeStages(Random& random, Topology& topology);
+// Whether there is a colocated chain, which one run in four has.
+void DrawColocated(Random& random, Topology& topology);
 
 // Instance ids are "<role>-<node>", so that a name leads to its node.
 inline int NodeOf(const std::string& instance_id) {

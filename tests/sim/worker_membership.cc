@@ -46,6 +46,7 @@ worker::PeerWorker ToPeer(const router::WorkerInfo& info) {
   peer.pp_rank = info.pp_rank;
   peer.pp_size = info.pp_size;
   peer.decode_id = info.decode_id;
+  peer.decodes = info.decodes;
   peer.tensor_rank = info.tensor_rank;
   return peer;
 }

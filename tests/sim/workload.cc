@@ -115,7 +115,7 @@ std::string Workload::FindIdle() const {
     std::string id = absl::StrCat("chain-", chain);
     if (!clients_.HasServed(id)) return id;
   }
-  for (int decode = 0; decode < topology_.decodes; ++decode) {
+  for (int decode = 0; decode < topology_.decodes + topology_.colocated; ++decode) {
     const int node = topology_.DecodeNode(decode);
     std::string id = topology_.InstanceId(world_.name(node), world_.incarnation(node));
     if (topology_.Serves(node) && !clients_.HasServed(id)) return id;
