@@ -22,6 +22,12 @@ absl::Status PrefillRpc::NotStage0() const {
       absl::StrCat(options_.instance_id, " is not stage 0 of its chain")));
 }
 
+void PrefillRpc::NoteTaken(const v1::StartRequest& request) const {
+  if (options_.taken == nullptr) return;
+  options_.taken->Add(request.router_incarnation(),
+                      {request.prefix_keys().begin(), request.prefix_keys().end()});
+}
+
 grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context,
                                             const v1::StartRequest* request,
                                             v1::StartResponse* response) {
@@ -49,6 +55,7 @@ grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context
     call->Reply(Own(start.status()));
     return call.get();
   }
+  NoteTaken(*request);
   grpc::ServerUnaryReactor* reactor = call.get();
   const bool posted = options_.loop->Post(
       [chain = options_.chain, start = *std::move(start), call] { chain->Start(start, call); });
@@ -77,6 +84,7 @@ grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* PrefillRpc::Generate(
     stream->Fail(Own(start.status()));
     return stream.get();
   }
+  NoteTaken(*request);
   const bool posted = options_.loop->Post([chain = options_.chain, start = *std::move(start),
                                            stream] { chain->Generate(start, stream); });
   if (!posted) {

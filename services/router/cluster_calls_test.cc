@@ -130,6 +130,23 @@ TEST_F(ClusterCallsTest, AServiceServesOnceItLinksItsRanks) {
   while (ReadyPairs() != 0) continue;
 }
 
+TEST_F(ClusterCallsTest, PromptsOfOtherRoutersAreBounded) {
+  Register(TestDecodeRank(0));
+  const auto beat = [this](int prompts, int keys) {
+    grpc::ClientContext context;
+    v1::HeartbeatRequest request;
+    *request.mutable_instance() = rpc::ToProto(InstanceRef{"d0-0", 1});
+    request.set_router_incarnation(router_incarnation_);
+    for (int i = 0; i < prompts; ++i) {
+      request.add_taken_prompts()->mutable_prefix_keys()->Resize(keys, 7);
+    }
+    return FieldOf(rpc::FromGrpc(cluster_->Heartbeat(&context, request, &beat_)));
+  };
+  EXPECT_EQ(beat(16, 256), std::nullopt);
+  EXPECT_EQ(beat(17, 256), "taken_prompts");
+  EXPECT_EQ(beat(4097, 0), "taken_prompts");
+}
+
 TEST_F(ClusterCallsTest, LinksAreBounded) {
   Register(TestDecodeRank(0));
   EXPECT_EQ(Beat({"d0-0", 1}, 0, std::vector<uint64_t>(4096, 7)), absl::OkStatus());

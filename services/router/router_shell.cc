@@ -117,7 +117,7 @@ RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokeniz
       loop_("router", MailboxLimit(config_)),
       core_(MakeLimits(config_, incarnation_)),
       legs_(std::make_unique<Legs>(
-          loop_, config_.vocab_size,
+          loop_, incarnation_, config_.vocab_size,
           Legs::Callbacks{[this](Event event) { HearLeg(std::move(event)); },
                           [this](uint64_t attempt_id, v1::PrefillReport report) {
                             Session* session = SessionOfAttempt(attempt_id);

@@ -16,6 +16,7 @@ LegRequest LegRequestOf(const Session& session, int drawn_tokens,
           drawn_tokens,
           request.sampling,
           request.cache_salt,
+          request.prefix,
           request.priority,
           head_start_us,
           trace};

@@ -319,11 +319,18 @@ void ClusterClient::Impl::Perform(const SendHeartbeat& action) {
     const absl::Status unsent = Failpoint("worker.leave");
     if (!unsent.ok()) return Post(Answer(action.router, unsent, {}));
   }
-  const auto on_answer = [this, router = action.router, draining = status.draining](
+  TakenPrompts::News news;
+  if (options_.taken != nullptr) news = options_.taken->Untold(action.router_incarnation);
+  for (const TakenPrompts::Keys& keys : news.prompts) {
+    request.add_taken_prompts()->mutable_prefix_keys()->Assign(keys.begin(), keys.end());
+  }
+  const auto on_answer = [this, router = action.router, draining = status.draining,
+                          incarnation = action.router_incarnation, last = news.last](
                              absl::Status outcome, const v1::HeartbeatResponse& response) {
     // Taken by the router, and its answer is lost.
     const absl::Status lost = Failpoint(draining ? "worker.drain_heartbeat" : "worker.heartbeat");
     if (!lost.ok()) outcome = lost;
+    if (outcome.ok() && options_.taken != nullptr) options_.taken->Told(incarnation, last);
     HeartbeatAnswered answer = Answer(router, outcome, response);
     answer.draining = draining;
     Post(std::move(answer));

@@ -19,6 +19,7 @@
 #include "proto/baton/v1/cluster.pb.h"
 #include "services/worker/core/drain.h"
 #include "services/worker/core/peer_worker.h"
+#include "services/worker/core/taken_prompts.h"
 #include "services/worker/name_resolver.h"
 
 namespace baton::worker {
@@ -44,6 +45,7 @@ struct ClusterClientOptions {
   };
   // Asked before every heartbeat, on the client's thread; must not wait for a peer.
   std::function<Status()> status;
+  TakenPrompts* taken = nullptr;  // Told to the routers; outlives the client. May be null.
   // Called on the client's thread whenever the other members of this worker's chain or decode
   // service change: of one name only the newest incarnation, those that came last first. Each has
   // been tried to connect to. May be null.

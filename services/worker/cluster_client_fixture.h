@@ -94,6 +94,9 @@ class FakeRouter final : public v1::Cluster::Service {
     had_ = request->view_version();
     ready_ = request->ready();
     linked_ = {request->linked().begin(), request->linked().end()};
+    for (const auto& prompt : request->taken_prompts()) {
+      taken_.emplace_back(prompt.prefix_keys().begin(), prompt.prefix_keys().end());
+    }
     response->set_view_version(version_);
     if (had_ != version_) {
       for (const auto& worker : view_) *response->add_workers() = worker;
@@ -181,6 +184,11 @@ class FakeRouter final : public v1::Cluster::Service {
   bool AwaitLinked(const std::vector<uint64_t>& incarnations) {
     return Await([&] { return known_ && linked_ == incarnations; });
   }
+  // What all heartbeats have told of prompts.
+  std::vector<std::vector<uint64_t>> Taken() {
+    MutexLock lock(&mutex_);
+    return taken_;
+  }
   bool AwaitReady(bool ready) {
     return Await([this, ready] { return ready_ == ready; });
   }
@@ -224,6 +232,7 @@ class FakeRouter final : public v1::Cluster::Service {
   uint64_t had_ = 0;
   int lookups_ = 0;
   std::vector<uint64_t> linked_;
+  std::vector<std::vector<uint64_t>> taken_;
   std::vector<v1::WorkerInfo> others_;
   uint64_t version_ = 1;
   std::vector<v1::WorkerInfo> view_;
@@ -259,6 +268,7 @@ class ClusterClientTest : public testing::Test {
     options.self = self;
     options.heartbeat_interval_ms = interval_ms_;
     options.data_plane = &plane_;
+    options.taken = &taken_;
     options.status = [this] {
       ClusterClientOptions::Status status{.ready = ready_, .load = {}};
       status.linked = {2, 3};
@@ -322,6 +332,7 @@ class ClusterClientTest : public testing::Test {
   std::atomic<bool> ready_{true};
   int64_t interval_ms_ = 10;
   FakeDataPlane plane_;
+  TakenPrompts taken_;
   std::unique_ptr<FakeRouter> router_ = std::make_unique<FakeRouter>();
   Mutex mutex_;
   std::vector<std::string> routers_;  // Empty: `router_` alone.

@@ -217,6 +217,17 @@ TEST_F(ClusterClientTest, EveryAddressOfANameIsARouterThatIsFed) {
   EXPECT_TRUE(client_->registered());
 }
 
+TEST_F(ClusterClientTest, RoutersHearOfThePromptsThatOthersSent) {
+  FakeRouter other(0, 0x88);
+  routers_ = {router_->address(), other.address()};
+  Begin(kStage);
+  taken_.Add(0x88, {5, 6});
+  ASSERT_TRUE(router_->AwaitHeartbeats(3));
+  ASSERT_TRUE(other.AwaitHeartbeats(3));
+  EXPECT_EQ(router_->Taken(), (std::vector<std::vector<uint64_t>>{{5, 6}}));
+  EXPECT_TRUE(other.Taken().empty());
+}
+
 TEST_F(ClusterClientTest, ARouterThatAnnouncesItselfIsJoined) {
   router_->SetView(2, {kDecode, kStage});
   routers_ = {"nobody:1"};

@@ -4,9 +4,11 @@ the streams of the other do not notice."""
 import concurrent.futures
 import contextlib
 import pathlib
+import random
 import shutil
 import signal
 import threading
+import time
 import urllib.request
 
 import grpc
@@ -64,7 +66,7 @@ class Routers(clusters.Cluster):
 
     def wait_pairs(self, *routers):
         for router in routers:
-            clusters.wait_until(lambda: self.pairs_of(router) == self.chains * self.decodes, 30,
+            clusters.wait_until(lambda: self.pairs_of(router) == self.chains * self.decodes + self.colocated, 30,
                                 f"every pair at {router}")
 
     def wait_ready(self, seconds=60):
@@ -114,6 +116,22 @@ def test_both_routers_serve_with_the_same_workers(two_routers):
             assert answer.error is None
             seen.append(answer.tokens)
     assert seen[0] == seen[1]
+
+
+def test_a_router_knows_what_chains_have_cached_of_other_routers_prompts(tiny_model, tmp_path):
+    drawn = random.Random(1)
+    with Routers(tiny_model, tmp_path, stages=1, chains=0, decodes=0, colocated=4,
+                 router_flags=["--load-balance-policy", "random"]) as cluster, \
+            Client(cluster.target) as one, Client(cluster.target_of("router-1")) as other:
+        def all_found():
+            """Eight prompts: chance alone sends them to the same chains again once in 65,536 times."""
+            prompts = [[drawn.randrange(256) for _ in range(200)] for _ in range(8)]
+            for prompt in prompts:
+                assert one.greedy(prompt, 1).error is None
+            time.sleep(0.6)  # A heartbeat's interval, unless the machine is busy.
+            return all(other.greedy(prompt, 1).finished.usage.cached_tokens >= 128 for prompt in prompts)
+
+        clusters.wait_until(all_found, 60, "each prompt to find what is cached of it")
 
 
 def test_streams_of_a_router_do_not_notice_that_another_dies_and_comes_back(two_routers):

@@ -9,6 +9,7 @@
 #include "common/kv/head_routes.h"
 #include "common/rpc/convert.h"
 #include "common/types/turn.h"
+#include "services/worker/core/taken_prompts.h"
 
 namespace baton::prefill {
 namespace {
@@ -140,6 +141,8 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
   BATON_RETURN_IF_ERROR(
       InRange(proto.head_start_us(), int64_t{0}, kMaxTimeoutMs * 1000, "head_start_us"));
   start.head_start_us = proto.head_start_us();
+  BATON_RETURN_IF_ERROR(
+      InRange(proto.prefix_keys_size(), 0, worker::kMaxPrefixKeys, "prefix_keys"));
   start.prompt = std::make_shared<PromptContext>(
       PromptContext{{ids.begin(), ids.end()}, proto.sampling(), std::move(sampler), trace});
   return start;

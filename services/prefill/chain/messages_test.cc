@@ -55,6 +55,10 @@ TEST(MessagesTest, APromptComesInEitherForm) {
     const absl::StatusOr<Start> start = FromProto(request, bounds, {});
     ASSERT_TRUE(start.ok()) << start.status();
     EXPECT_EQ(start->prompt->tokens, (std::vector<int32_t>{3, 0, 9}));
+    request.mutable_prefix_keys()->Resize(256, 7);
+    EXPECT_TRUE(FromProto(request, bounds, {}).ok());
+    request.add_prefix_keys(7);
+    EXPECT_EQ(FieldOf(FromProto(request, bounds, {}).status()), "prefix_keys");
   }
 }
 

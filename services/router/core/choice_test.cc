@@ -229,6 +229,21 @@ TEST_F(ChoiceTest, WhatAnswersSayCorrectsThePrediction) {
   EXPECT_EQ(predicted(lost), 0);
 }
 
+TEST_F(ChoiceTest, PromptsOfOtherRoutersCount) {
+  for (const int chains : {3, 300}) {
+    Reset(Policy::kCost, chains, 0);
+    const std::vector<uint64_t> keys = KeysOf(1024, 1);
+    const Ask ask = {1024, 10, false, keys};
+    const InstanceRef other = ChainSide(chains - 1, true).pair.chain.stage0;
+    const std::vector<std::vector<uint64_t>> prompts = {keys};
+    pairing_->NoteTaken(roster_, other, prompts);
+    pairing_->NoteTaken(roster_, {"nowhere", 1}, prompts);
+    EXPECT_EQ(Give(ask).chain.stage0, other);
+    EXPECT_EQ(kind_, ChoiceKind::kCached);
+    EXPECT_EQ(predicted_.cached_tokens, 1008);
+  }
+}
+
 TEST_F(ChoiceTest, AChainThatCachesNothingIsNotPredicted) {
   Reset(Policy::kCost, 1, 0);
   const std::vector<uint64_t> keys = KeysOf(1024, 1);

@@ -1,6 +1,7 @@
-// What chains have cached of prompts, as far as this router can predict: what it has sent them,
-// less what each has most likely given up since, the least recently used first. It says nothing of
-// what is really there; answers tell of that, and correct it.
+// What chains have cached of prompts, as far as this router can predict: what it has sent them and
+// what their heartbeats say that other routers have, less what each has most likely given up since,
+// the least recently used first. It says nothing of what is really there; answers tell of that, and
+// correct it.
 #ifndef SERVICES_ROUTER_CORE_PREFIX_INDEX_H_
 #define SERVICES_ROUTER_CORE_PREFIX_INDEX_H_
 

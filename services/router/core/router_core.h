@@ -78,6 +78,8 @@ struct HeartbeatReceived {
   bool draining = false;         // It takes nothing new.
   bool leaving = false;          // Its last one: it is gone with this event.
   std::vector<uint64_t> linked;  // HeartbeatRequest.linked.
+  // PrefixKeys of prompts that other routers gave its chain.
+  std::vector<std::vector<uint64_t>> taken_prompts;
 };
 // A worker listens for changes of its members, until it is told the end of the call or breaks it.
 struct WatchOpened {

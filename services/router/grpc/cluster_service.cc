@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kMaxPrompts = 65536;  // As many as --max-prefill-requests may be.
 constexpr int kMaxLinked = kMaxStages * kMaxTensorRanks;
+constexpr int kMaxTakenKeys = 4096;
 
 grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -77,6 +78,15 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   if (request->load().prompts_size() > kMaxPrompts) {
     return Refuse(context, InvalidField("load.prompts", absl::StrCat("must have at most ",
                                                                      kMaxPrompts, " entries")));
+  }
+  int keys = 0;
+  for (const v1::TakenPrompt& taken : request->taken_prompts()) {
+    keys += taken.prefix_keys_size();
+    heartbeat.taken_prompts.emplace_back(taken.prefix_keys().begin(), taken.prefix_keys().end());
+  }
+  if (std::max(keys, request->taken_prompts_size()) > kMaxTakenKeys) {
+    return Refuse(context, InvalidField("taken_prompts", absl::StrCat("must have at most ",
+                                                                      kMaxTakenKeys, " keys")));
   }
   std::vector<std::pair<uint64_t, int>> prompts;
   for (const v1::PromptProgress& prompt : request->load().prompts()) {

@@ -71,9 +71,10 @@ struct Legs::Unary {
   ResponseType response;
 };
 
-Legs::Legs(EventLoop& loop, int vocab_size, Callbacks callbacks,
+Legs::Legs(EventLoop& loop, uint64_t incarnation, int vocab_size, Callbacks callbacks,
            std::shared_ptr<const rpc::ClusterSecurity> security)
     : loop_(loop),
+      incarnation_(incarnation),
       callbacks_(std::move(callbacks)),
       core_(vocab_size),
       channels_(std::move(security)) {}
@@ -262,6 +263,8 @@ v1::StartRequest Legs::StartRequestOf(const BeginCall& begin, const LegRequest& 
   start.set_cache_salt(request.cache_salt);
   start.set_priority(request.priority);
   start.set_head_start_us(request.head_start_us);
+  start.mutable_prefix_keys()->Assign(request.prefix.begin(), request.prefix.end());
+  start.set_router_incarnation(incarnation_);
   return start;
 }
 

@@ -35,6 +35,7 @@ struct LegRequest {
   int drawn_tokens = 0;
   const v1::SamplingParams& sampling;  // Complete, but for drawn_tokens.
   const std::string& cache_salt;
+  std::span<const uint64_t> prefix;  // PrefixKeys of the prompt.
   int priority = 0;
   int64_t head_start_us = 0;
   const tracing::TraceContext& trace;
@@ -54,8 +55,8 @@ class Legs {
     std::function<void(uint64_t attempt_id, v1::PrefillReport)> on_report;
     std::function<Contact(const InstanceRef&)> contact_of;
   };
-  // `loop` outlives this; `security` may be null.
-  Legs(EventLoop& loop, int vocab_size, Callbacks callbacks,
+  // `loop` outlives this; `incarnation` is the router's; `security` may be null.
+  Legs(EventLoop& loop, uint64_t incarnation, int vocab_size, Callbacks callbacks,
        std::shared_ptr<const rpc::ClusterSecurity> security);
   // Cancels what is under way and waits for the last callback. The loop has stopped by then.
   ~Legs();
@@ -114,6 +115,7 @@ class Legs {
   void PostEnd(uint64_t attempt_id, LegCall call, std::function<void()> task);
 
   EventLoop& loop_;
+  const uint64_t incarnation_;
   const Callbacks callbacks_;
   LegCalls core_;
   rpc::CallTracker tracker_;
