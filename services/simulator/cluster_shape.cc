@@ -139,6 +139,7 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
   shape.reserved_decode_tokens = static_cast<int>(options.num_reserved_decode_tokens());
   shape.max_queued_requests = static_cast<int>(options.max_queued_requests());
   shape.max_requests = static_cast<int>(options.max_concurrent_streams());
+  shape.routers = static_cast<int>(options.routers());
   shape.policy = router::ParsePolicy(options.load_balance_policy());
   shape.request_timeout_us = options.request_timeout_ms() * 1000;
   shape.latency_us = options.message_latency_us();
@@ -184,9 +185,9 @@ ChainShape DecodeShapeOf(const ClusterShape& shape, int decode) {
   return chain;
 }
 
-router::RouterLimits RouterLimitsOf(const ClusterShape& shape) {
+router::RouterLimits RouterLimitsOf(const ClusterShape& shape, int router) {
   router::RouterLimits limits;
-  limits.incarnation = kIncarnation;
+  limits.incarnation = kIncarnation + static_cast<uint64_t>(router);
   limits.max_requests = shape.max_requests;
   limits.max_waiting = shape.max_queued_requests;
   limits.policy = shape.policy;

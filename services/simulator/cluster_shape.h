@@ -36,6 +36,7 @@ struct ClusterShape {
   int reserved_decode_tokens = 1 << 24;
   int max_queued_requests = 0;  // In a decode service, and in the router.
   int max_requests = 0;         // In the router.
+  int routers = 1;
   router::Policy policy = router::Policy::kCost;
   int64_t request_timeout_us = 0;
 
@@ -60,7 +61,7 @@ struct ChainShape {
 
 ChainShape ChainShapeOf(const ClusterShape& shape);
 ChainShape DecodeShapeOf(const ClusterShape& shape, int decode);
-router::RouterLimits RouterLimitsOf(const ClusterShape& shape);
+router::RouterLimits RouterLimitsOf(const ClusterShape& shape, int router);
 
 // What a worker registers with.
 router::WorkerInfo DescribeStage(const ClusterShape& shape, int chain, int stage);

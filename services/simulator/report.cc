@@ -58,6 +58,7 @@ Summary Summarize(const RunRecord& record, const Objectives& objectives) {
   std::vector<double> end_ms;
   double prompt_tokens = 0;
   double output_tokens = 0;
+  double cached_tokens = 0;
   for (const RequestRecord& request : record.requests) {
     ++summary.requests;
     if (request.attempts > 1) ++summary.retried;
@@ -74,12 +75,14 @@ Summary Summarize(const RunRecord& record, const Objectives& objectives) {
     end_ms.push_back(static_cast<double>(request.last_token_us - request.arrival_us) * 1e-3);
     prompt_tokens += request.prompt_tokens;
     output_tokens += request.tokens;
+    cached_tokens += request.cached_tokens;
     if (Good(request, objectives)) ++summary.good;
   }
   summary.ttft_ms = DistributionOf(std::move(ttft_ms));
   summary.tpot_ms = DistributionOf(std::move(tpot_ms));
   summary.itl_ms = DistributionOf(record.between_tokens);
   summary.end_ms = DistributionOf(std::move(end_ms));
+  summary.cached_ratio = prompt_tokens == 0 ? 0 : cached_tokens / prompt_tokens;
   summary.seconds = static_cast<double>(record.end_us) * 1e-6;
   if (record.end_us == 0) return summary;
   summary.requests_per_s = static_cast<double>(summary.answered) / summary.seconds;
@@ -111,6 +114,7 @@ Json LayersJson(const std::vector<LayerRange>& stages) {
 
 Json ClusterJson(const ClusterShape& shape) {
   return {{"profile", shape.profile.name},
+          {"routers", shape.routers},
           {"chains", shape.chains},
           {"stage_layers", LayersJson(shape.stages)},
           {"decodes", shape.decodes},
@@ -158,7 +162,8 @@ Json RowOf(const RequestRecord& request) {
           request.attempts,
           request.chain,
           request.decode,
-          absl::StatusCodeToString(request.status.code())};
+          absl::StatusCodeToString(request.status.code()),
+          request.cached_tokens};
 }
 
 }  // namespace
@@ -184,6 +189,7 @@ std::string ReportJson(const ReportedRun& run) {
       {"requests_per_s", summary.requests_per_s},
       {"prompt_tokens_per_s", summary.prompt_tokens_per_s},
       {"output_tokens_per_s", summary.output_tokens_per_s},
+      {"cached_ratio", summary.cached_ratio},
       {"slo_ttft_ms", run.objectives.ttft_ms},
       {"slo_tpot_ms", run.objectives.tpot_ms},
       {"good_requests", summary.good},
@@ -193,7 +199,7 @@ std::string ReportJson(const ReportedRun& run) {
       {"decodes", ChainsJson(run.record.decodes, end_us)},
       {"request_columns",
        {"arrival_us", "prompt_tokens", "output_tokens", "first_token_us", "last_token_us",
-        "attempts", "chain", "decode", "status"}},
+        "attempts", "chain", "decode", "status", "cached_tokens"}},
       {"requests", std::move(rows)},
   };
   return document.dump() + "\n";
@@ -217,10 +223,11 @@ std::string StagesText(const std::vector<LayerRange>& stages) {
 
 std::string ClusterText(const ClusterShape& shape) {
   const bool colocated = shape.prefill.decodes;
-  std::string chains = absl::StrCat(shape.profile.name, ": ",
-                                    Counted(shape.chains, colocated ? "colocated chain" : "chain",
-                                            colocated ? "colocated chains" : "chains"),
-                                    StagesText(shape.stages));
+  std::string chains = absl::StrCat(
+      shape.profile.name, ": ", shape.routers > 1 ? absl::StrCat(shape.routers, " routers, ") : "",
+      Counted(shape.chains, colocated ? "colocated chain" : "chain",
+              colocated ? "colocated chains" : "chains"),
+      StagesText(shape.stages));
   if (colocated) return chains;
   return absl::StrCat(chains, ", ", Counted(shape.decodes, "decode service", "decode services"),
                       shape.decode_stages.size() > 1 ? StagesText(shape.decode_stages) : "");
@@ -251,6 +258,10 @@ std::string Rates(const ReportedRun& run) {
   std::string text = absl::StrFormat(
       "throughput     %.3f requests/s, %.0f prompt tokens/s, %.0f answer tokens/s\n",
       summary.requests_per_s, summary.prompt_tokens_per_s, summary.output_tokens_per_s);
+  if (summary.cached_ratio > 0) {
+    absl::StrAppendFormat(&text, "cached         %.1f %% of the prompts' tokens\n",
+                          100.0 * summary.cached_ratio);
+  }
   const Objectives& objectives = run.objectives;
   if (objectives.ttft_ms == 0 && objectives.tpot_ms == 0) return text;
   std::string bounds;

@@ -53,6 +53,7 @@ struct Summary {
   double requests_per_s = 0;
   double prompt_tokens_per_s = 0;
   double output_tokens_per_s = 0;
+  double cached_ratio = 0;  // Prompt tokens that chains had cached, of all.
   int64_t good = 0;
   double goodput_per_s = 0;
 };

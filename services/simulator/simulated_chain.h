@@ -58,6 +58,8 @@ class SimulatedChain {
   // From the router, or of what is granted.
   void Handle(const prefill::PlannerEvent& event);
 
+  prefill::PlannerLoad load() const { return planner_.load(); }
+
   // Accounts for the time up to now; the run is over.
   ChainRecord TakeRecord();
   // For tests (testing/settle.cc): OK if its invariants hold and it holds nothing.

@@ -11,6 +11,11 @@
 #include "services/router/core/prefix_keys.h"
 
 namespace baton::simulator {
+namespace {
+
+constexpr int64_t kHeartbeatUs = 500'000;  // As --heartbeat-interval-ms's default.
+
+}  // namespace
 
 SimulatedCluster::SimulatedCluster(const ClusterShape& shape, const Workload& workload,
                                    const TimelineWindow& timeline, Witness witness)
@@ -18,12 +23,15 @@ SimulatedCluster::SimulatedCluster(const ClusterShape& shape, const Workload& wo
       workload_(workload),
       timeline_(timeline),
       witness_(std::move(witness)),
-      time_(shape.latency_us),
-      router_(RouterLimitsOf(shape)),
-      alarm_(time_, [this] { Handle(router::Tick{}); }) {
+      time_(shape.latency_us) {
   for (int chain = 0; chain < shape.chains; ++chain) AddChain(chain);
   for (int decode = 0; decode < shape.decodes; ++decode) AddDecode(decode);
-  Join();
+  for (int i = 0; i < shape.routers; ++i) {
+    routers_.push_back(std::make_unique<Router>(RouterLimitsOf(shape, i), time_, [this, i] {
+      Handle(*routers_[static_cast<size_t>(i)], router::Tick{});
+    }));
+    Join(*routers_.back());
+  }
   for (const WorkloadRequest& request : workload.requests) {
     RequestRecord record;
     record.prompt_tokens = request.prompt_tokens;
@@ -37,14 +45,16 @@ void SimulatedCluster::AddChain(int chain) {
   ways.finished = [this](const prefill::FinishRequest& finish) {
     if (!shape_.prefill.decodes) {
       return Hear(
+          finish.attempt_id,
           router::PrefillEnded{finish.attempt_id, finish.status, {}, finish.outcome.cached_tokens});
     }
     absl::StatusOr<FinishReason> outcome = finish.reason;
     if (!finish.status.ok()) outcome = finish.status;
-    Hear(router::DecodeEnded{finish.attempt_id, outcome});
+    Hear(finish.attempt_id, router::DecodeEnded{finish.attempt_id, outcome});
   };
   ways.prompt_done = [this](const prefill::PromptDone& done) {
-    Hear(router::PrefillEnded{done.attempt_id, absl::OkStatus(), {}, done.outcome.cached_tokens});
+    Hear(done.attempt_id,
+         router::PrefillEnded{done.attempt_id, absl::OkStatus(), {}, done.outcome.cached_tokens});
   };
   ways.tokens = [this](const auto& tokens) { HearTokens(tokens); };
   ways.witness = witness_;
@@ -60,28 +70,32 @@ void SimulatedCluster::AddChain(int chain) {
     return static_cast<int>(call_of_attempt_.at(attempt_id) - 1);
   };
   ways.keeps = [this](int64_t begin_us, int chunks) { return Keeps(begin_us, chunks); };
-  chain_of_[DescribeStage(shape_, chain, 0).instance] = chains_.size();
+  const InstanceRef self = DescribeStage(shape_, chain, 0).instance;
+  chain_of_[self] = chains_.size();
   chains_.push_back(
       std::make_unique<SimulatedChain>(shape_, ChainShapeOf(shape_), time_, std::move(ways)));
+  speakers_[self].load = [&chain = *chains_.back()] { return chain.load(); };
 }
 
 void SimulatedCluster::AddDecode(int decode) {
   SimulatedDecode::Ways ways;
   ways.replied = [this](uint64_t attempt_id, const absl::StatusOr<Ticket>& ticket) {
-    Hear(router::ReserveReplied{attempt_id, ticket});
+    Hear(attempt_id, router::ReserveReplied{attempt_id, ticket});
   };
   ways.tokens = [this](const auto& tokens) { HearTokens(tokens); };
   ways.finished = [this](uint64_t attempt_id, const absl::StatusOr<FinishReason>& outcome) {
-    Hear(router::DecodeEnded{attempt_id, outcome});
+    Hear(attempt_id, router::DecodeEnded{attempt_id, outcome});
   };
   ways.failed = [this](const absl::Status& status) { Fail(status); };
-  decode_of_[DescribeDecode(shape_, decode, 0).instance] = decode_services_.size();
+  const InstanceRef self = DescribeDecode(shape_, decode, 0).instance;
+  decode_of_[self] = decode_services_.size();
   decode_services_.push_back(
       std::make_unique<SimulatedDecode>(shape_, decode, time_, std::move(ways)));
+  speakers_[self].load = [&service = *decode_services_.back()] { return service.load(); };
 }
 
 // All workers register, chains are linked and ready, before the first request comes.
-void SimulatedCluster::Join() {
+void SimulatedCluster::Join(Router& router) {
   std::vector<router::WorkerInfo> workers;
   for (int chain = 0; chain < shape_.chains; ++chain) {
     for (int stage = 0; stage < static_cast<int>(shape_.stages.size()); ++stage) {
@@ -93,12 +107,14 @@ void SimulatedCluster::Join() {
       workers.push_back(DescribeDecode(shape_, decode, stage));
     }
   }
-  for (const router::WorkerInfo& worker : workers) Handle(router::RegisterRequested{0, worker});
+  for (const router::WorkerInfo& worker : workers) {
+    Handle(router, router::RegisterRequested{0, worker});
+  }
   for (const router::WorkerInfo& worker : workers) {
     router::HeartbeatReceived heartbeat;
     heartbeat.instance = worker.instance;
-    heartbeat.router_incarnation = RouterLimitsOf(shape_).incarnation;
-    const router::Membership& members = router_.membership();
+    heartbeat.router_incarnation = router.incarnation;
+    const router::Membership& members = router.core.membership();
     const router::Worker* here = members.Find(worker.instance);
     if (here == nullptr) return;  // Refused: the run fails.
     for (const router::WorkerInfo& member : members.ListFor(*here)) {
@@ -106,8 +122,30 @@ void SimulatedCluster::Join() {
     }
     heartbeat.ready = true;
     heartbeat.load.free_pages = worker.page_count;
-    Handle(heartbeat);
+    Handle(router, heartbeat);
+    const auto speaker = speakers_.find(worker.instance);
+    if (speaker != speakers_.end()) speaker->second.heartbeat = std::move(heartbeat);
   }
+}
+
+// A router alone knows its workers' loads, and what they have cached, by what it has sent them.
+void SimulatedCluster::Beat() {
+  if (routers_.size() == 1 || ended_ == workload_.requests.size()) return;
+  for (auto& [instance, speaker] : speakers_) {
+    const prefill::PlannerLoad load = speaker.load();
+    const int pages = chain_of_.contains(instance) ? shape_.prefill_pages : shape_.decode_pages;
+    speaker.heartbeat.load = {load.open, load.queued, load.queued_tokens, pages - load.owned_pages,
+                              load.ending_pages};
+    for (const auto& router : routers_) {
+      router::HeartbeatReceived heartbeat = speaker.heartbeat;
+      heartbeat.router_incarnation = router->incarnation;
+      worker::TakenPrompts::News news = speaker.taken.Untold(heartbeat.router_incarnation);
+      heartbeat.taken_prompts = std::move(news.prompts);
+      speaker.taken.Told(heartbeat.router_incarnation, news.last);
+      time_.Deliver([this, &router = *router, heartbeat] { Handle(router, heartbeat); });
+    }
+  }
+  time_.At(time_.now_us() + kHeartbeatUs, [this] { Beat(); });
 }
 
 void SimulatedCluster::Perform(const router::ReplyRegister& action) { Fail(action.status); }
@@ -129,29 +167,41 @@ void SimulatedCluster::Submit(int request) {
   event.prompt_tokens = asked.prompt_tokens;
   event.max_tokens = asked.output_tokens;
   event.deadline_us = time_.now_us() + shape_.request_timeout_us;
-  event.prefix = router::PrefixKeys(PromptOf(asked, static_cast<size_t>(request)), "");
-  Handle(event);
+  event.prefix = PrefixOf(call_id);
+  Handle(RouterOf(call_id), event);
 }
 
-void SimulatedCluster::Handle(const router::Event& event) {
+std::vector<uint64_t> SimulatedCluster::PrefixOf(uint64_t call_id) const {
+  return router::PrefixKeys(PromptOf(workload_.requests[call_id - 1], call_id - 1), "");
+}
+
+void SimulatedCluster::Handle(Router& router, const router::Event& event) {
   std::vector<router::Action> actions;
-  router_.Handle(event, time_.now_us(), actions);
-  record_.waiting.Set(time_.now_us(), router_.load().waiting);
+  waiting_ -= router.core.load().waiting;
+  router.core.Handle(event, time_.now_us(), actions);
+  waiting_ += router.core.load().waiting;
+  record_.waiting.Set(time_.now_us(), waiting_);
   for (const router::Action& action : actions) {
     std::visit([this](const auto& act) { Perform(act); }, action);
   }
-  alarm_.Set(router_.NextDeadlineUs());
+  router.alarm.Set(router.core.NextDeadlineUs());
 }
 
-void SimulatedCluster::Hear(router::Event event) {
-  time_.Deliver([this, event = std::move(event)] { Handle(event); });
+void SimulatedCluster::Hear(uint64_t attempt_id, router::Event event) {
+  const uint64_t call_id = call_of_attempt_.at(attempt_id);
+  if (const auto* ended = std::get_if<router::PrefillEnded>(&event)) {
+    RecordOf(call_id).cached_tokens = ended->cached_tokens;
+  }
+  time_.Deliver(
+      [this, &router = RouterOf(call_id), event = std::move(event)] { Handle(router, event); });
 }
 
 // One event for all tokens of a step: a step has one for each sequence.
 void SimulatedCluster::HearTokens(const std::vector<prefill::DeliverToken>& tokens) {
   time_.Deliver([this, tokens] {
     for (const prefill::DeliverToken& token : tokens) {
-      Handle(router::TokenReceived{token.attempt_id, token.token});
+      Handle(RouterOf(call_of_attempt_.at(token.attempt_id)),
+             router::TokenReceived{token.attempt_id, token.token});
     }
   });
 }
@@ -195,7 +245,7 @@ prefill::StartRequested SimulatedCluster::StartOf(const Action& action) const {
 void SimulatedCluster::Perform(const router::StartPrefill& action) {
   prefill::StartRequested start = StartOf(action);
   start.ticket = action.ticket;
-  time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Handle(start); });
+  Take(action.stage0, action.call_id, start);
 }
 
 void SimulatedCluster::Perform(const router::StartGeneration& action) {
@@ -204,7 +254,17 @@ void SimulatedCluster::Perform(const router::StartGeneration& action) {
   const WorkloadRequest& asked = workload_.requests[action.call_id - 1];
   start.stop.max_tokens = asked.output_tokens - action.drawn_tokens;
   start.stop.ignore_eos = true;
-  time_.Deliver([&chain = ChainOf(action.stage0), start] { chain.Handle(start); });
+  Take(action.stage0, action.call_id, start);
+}
+
+void SimulatedCluster::Take(const InstanceRef& stage0, uint64_t call_id,
+                            const prefill::StartRequested& start) {
+  time_.Deliver([this, stage0, call_id, start] {
+    if (routers_.size() > 1) {
+      speakers_.at(stage0).taken.Add(RouterOf(call_id).incarnation, PrefixOf(call_id));
+    }
+    ChainOf(stage0).Handle(start);
+  });
 }
 
 void SimulatedCluster::Perform(const router::AbortPrefill& action) {
@@ -253,6 +313,7 @@ bool SimulatedCluster::Keeps(int64_t begin_us, int chunks) {
 
 absl::StatusOr<RunRecord> SimulatedCluster::Run() {
   BATON_RETURN_IF_ERROR(failure_);
+  Beat();
   if (workload_.concurrency > 0) {
     for (int client = 0; client < workload_.concurrency; ++client) {
       time_.At(0, [this] { SubmitNext(); });

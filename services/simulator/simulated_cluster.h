@@ -1,6 +1,7 @@
-// A cluster in virtual time, for sizing: the real cores of the router, its chains and its decode
-// services, joined by messages that take a given time. All workers are there from the beginning,
-// and nothing fails. tests/sim runs the same cores with failures.
+// A cluster in virtual time, for sizing: the real cores of routers, chains and decode services,
+// joined by messages that take a given time. All workers are there from the beginning, and nothing
+// fails. Several routers take requests in turn, as behind a balancer that knows nothing of them.
+// tests/sim runs the same cores with failures.
 #ifndef SERVICES_SIMULATOR_SIMULATED_CLUSTER_H_
 #define SERVICES_SIMULATOR_SIMULATED_CLUSTER_H_
 
@@ -9,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +22,7 @@
 #include "services/simulator/simulated_decode.h"
 #include "services/simulator/virtual_time.h"
 #include "services/simulator/workload.h"
+#include "services/worker/core/taken_prompts.h"
 
 namespace baton::simulator {
 
@@ -46,7 +49,22 @@ class SimulatedCluster {
   static constexpr uint64_t kEventsMax = uint64_t{1} << 32;
 
  private:
-  void Join();
+  struct Router {
+    Router(const router::RouterLimits& limits, VirtualTime& time, std::function<void()> ring)
+        : incarnation(limits.incarnation), core(limits), alarm(time, std::move(ring)) {}
+    const uint64_t incarnation;
+    router::RouterCore core;
+    Alarm alarm;
+  };
+  // What stage 0 of a chain or decode service says of itself to the routers.
+  struct Speaker {
+    router::HeartbeatReceived heartbeat;
+    std::function<prefill::PlannerLoad()> load;
+    worker::TakenPrompts taken;  // Of a chain.
+  };
+
+  void Join(Router& router);
+  void Beat();
   void AddChain(int chain);
   void AddDecode(int decode);
   void Fail(const absl::Status& status) {
@@ -54,8 +72,9 @@ class SimulatedCluster {
   }
   void Submit(int request);
   void SubmitNext();
-  void Handle(const router::Event& event);
-  void Hear(router::Event event);  // From another process.
+  void Handle(Router& router, const router::Event& event);
+  // From another process, of an attempt.
+  void Hear(uint64_t attempt_id, router::Event event);
   void HearTokens(const std::vector<prefill::DeliverToken>& tokens);
   template <typename Action>
   prefill::StartRequested StartOf(const Action& action) const;
@@ -75,6 +94,9 @@ class SimulatedCluster {
     return *decode_services_.at(decode_of_.at(decode));
   }
   RequestRecord& RecordOf(uint64_t call_id) { return record_.requests[call_id - 1]; }
+  Router& RouterOf(uint64_t call_id) { return *routers_[(call_id - 1) % routers_.size()]; }
+  std::vector<uint64_t> PrefixOf(uint64_t call_id) const;
+  void Take(const InstanceRef& stage0, uint64_t call_id, const prefill::StartRequested& start);
   bool Keeps(int64_t begin_us, int chunks);
   RunRecord TakeRecord();
 
@@ -83,14 +105,15 @@ class SimulatedCluster {
   const TimelineWindow timeline_;
   const Witness witness_;
   VirtualTime time_;
-  router::RouterCore router_;
-  Alarm alarm_;
+  std::vector<std::unique_ptr<Router>> routers_;
+  std::map<InstanceRef, Speaker> speakers_;
   std::vector<std::unique_ptr<SimulatedChain>> chains_;
   std::vector<std::unique_ptr<SimulatedDecode>> decode_services_;
   std::map<InstanceRef, size_t> chain_of_;  // By stage 0.
   std::map<InstanceRef, size_t> decode_of_;
   std::map<uint64_t, uint64_t> call_of_attempt_;
   RunRecord record_;
+  int waiting_ = 0;  // Requests, in all routers.
   size_t submitted_ = 0;
   size_t ended_ = 0;
   int kept_ = 0;  // Chunks in the timeline.

@@ -43,6 +43,7 @@ class SimulatedDecode {
 
   Pipe& inbound(int stage) { return members_[static_cast<size_t>(stage)].inbound; }
 
+  prefill::PlannerLoad load() const { return chain_.load(); }
   ChainRecord TakeRecord() { return chain_.TakeRecord(); }
   // For tests (testing/settle.cc): OK if its invariants hold and it holds nothing.
   absl::Status CheckAtRest() const;

@@ -35,8 +35,11 @@ absl::Status SimulatedCluster::Settle() {
   }
   for (const auto& chain : chains_) BATON_RETURN_IF_ERROR(chain->CheckAtRest());
   for (const auto& decode : decode_services_) BATON_RETURN_IF_ERROR(decode->CheckAtRest());
-  BATON_RETURN_IF_ERROR(router_.CheckInvariants());
-  return router_.AtRest() ? absl::OkStatus() : absl::InternalError("the router holds something");
+  for (const auto& router : routers_) {
+    BATON_RETURN_IF_ERROR(router->core.CheckInvariants());
+    if (!router->core.AtRest()) return absl::InternalError("a router holds something");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace baton::simulator
