@@ -48,7 +48,6 @@ struct Served {
   DrainedService drain;
   std::function<void()> stop;
   worker::AnnounceService* announce = nullptr;  // Served on the service's port.
-  worker::TakenPrompts* taken = nullptr;        // Of a chain.
 };
 
 // What the options let pass the membership can hold.
@@ -95,7 +94,6 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
     return worker::ClusterClientOptions::Status{served.ready() && !draining, served.load(),
                                                 draining, served.linked()};
   };
-  client_options.taken = served.taken;
   client_options.on_members = served.on_members;
   client_options.on_endpoints = served.on_endpoints;
   client_options.on_drain = [&drain_asked] { drain_asked = true; };
@@ -177,7 +175,6 @@ absl::Status ServeChain(const v1::Options& options, const ChunkCosts& costs,
   own.grpc_port = static_cast<int>(options.grpc_port());
   worker::ClusterPeers peers;
   worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
-  worker::TakenPrompts taken;
   BATON_ASSIGN_OR_RETURN(const auto service,
                          prefill::PrefillService::Create(own, {&runtime.executor(),
                                                                &runtime.data_plane(),
@@ -191,8 +188,7 @@ absl::Status ServeChain(const v1::Options& options, const ChunkCosts& costs,
                                                                measured.rank_sweep,
                                                                std::move(connect_group),
                                                                runtime.security(),
-                                                               runtime.constraints(),
-                                                               &taken}));
+                                                               runtime.constraints()}));
   const std::string rank =
       own.tensor_rank.alone()
           ? ""
@@ -213,7 +209,6 @@ absl::Status ServeChain(const v1::Options& options, const ChunkCosts& costs,
   self.set_max_running_requests(own.max_open_requests);
   Served served;
   served.announce = &announce;
-  served.taken = &taken;
   Serve(*service, peers, served);
   return ServeUntilStopped(options, runtime, std::move(self), served);
 }

@@ -23,9 +23,8 @@ absl::Status PrefillRpc::NotStage0() const {
 }
 
 void PrefillRpc::NoteTaken(const v1::StartRequest& request) const {
-  if (options_.taken == nullptr) return;
-  options_.taken->Add(request.router_incarnation(),
-                      {request.prefix_keys().begin(), request.prefix_keys().end()});
+  options_.peers->OnPromptTaken(request.router_incarnation(),
+                                {request.prefix_keys().begin(), request.prefix_keys().end()});
 }
 
 grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context,

@@ -14,7 +14,7 @@
 #include "services/prefill/chain/chain_shell.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/stage_link.h"
-#include "services/worker/core/taken_prompts.h"
+#include "services/worker/peers.h"
 
 namespace baton::prefill {
 
@@ -25,10 +25,10 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
     std::string instance_id;
     std::shared_ptr<EventLoop> loop;
     // Called on the loop only; one of them is null. They live until the loop has stopped.
-    ChainShell* chain = nullptr;            // On stage 0.
-    StageLink* link = nullptr;              // On later stages.
-    tracing::Tracer* tracer = nullptr;      // Null: no tracing.
-    worker::TakenPrompts* taken = nullptr;  // Null: routers are not told of prompts.
+    ChainShell* chain = nullptr;        // On stage 0.
+    StageLink* link = nullptr;          // On later stages.
+    tracing::Tracer* tracer = nullptr;  // Null: no tracing.
+    const worker::Peers* peers = nullptr;
   };
   explicit PrefillRpc(Options options) : options_(std::move(options)) {}
 

@@ -173,7 +173,7 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
     front_ = parts.make_front({chain_.get(), link_.get(), loop_});
   } else {
     rpc_ = std::make_unique<PrefillRpc>(PrefillRpc::Options{
-        bounds, options.self.id, loop_, chain_.get(), link_.get(), parts.tracer, parts.taken});
+        bounds, options.self.id, loop_, chain_.get(), link_.get(), parts.tracer, parts.peers});
   }
   parts.metrics->Set(Metric::kKvPagesCapacity, bounds.page_count);
 }

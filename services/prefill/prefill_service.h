@@ -75,7 +75,6 @@ class PrefillService {
     ConnectGroup connect_group;                                      // For stages of several ranks.
     std::shared_ptr<const rpc::ClusterSecurity> security = nullptr;  // Null: peers are not checked.
     Constraints* constraints = nullptr;     // Null: texts can't be constrained.
-    worker::TakenPrompts* taken = nullptr;  // What stage 0 takes is noted there; may be null.
     KvInlet* inlet = nullptr;               // In a decode service. Its events go to OnLease.
     std::function<std::unique_ptr<Front>(const FrontParts&)> make_front = {};
   };

@@ -26,7 +26,7 @@ struct RequestRecord {
   int64_t last_token_us = kNotYetUs;
   int64_t end_us = kNotYetUs;
   int tokens = 0;         // Received.
-  int cached_tokens = 0;  // Of the prompt, in its last chain.
+  int cached_tokens = 0;  // What its last chain had of the prompt.
   int attempts = 0;
   std::string chain;  // The last attempt's; empty without one.
   std::string decode;

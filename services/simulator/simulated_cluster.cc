@@ -11,11 +11,6 @@
 #include "services/router/core/prefix_keys.h"
 
 namespace baton::simulator {
-namespace {
-
-constexpr int64_t kHeartbeatUs = 500'000;  // As --heartbeat-interval-ms's default.
-
-}  // namespace
 
 SimulatedCluster::SimulatedCluster(const ClusterShape& shape, const Workload& workload,
                                    const TimelineWindow& timeline, Witness witness)
@@ -74,7 +69,7 @@ void SimulatedCluster::AddChain(int chain) {
   chain_of_[self] = chains_.size();
   chains_.push_back(
       std::make_unique<SimulatedChain>(shape_, ChainShapeOf(shape_), time_, std::move(ways)));
-  speakers_[self].load = [&chain = *chains_.back()] { return chain.load(); };
+  AddSpeaker(self, shape_.prefill_pages, [&chain = *chains_.back()] { return chain.load(); });
 }
 
 void SimulatedCluster::AddDecode(int decode) {
@@ -91,7 +86,16 @@ void SimulatedCluster::AddDecode(int decode) {
   decode_of_[self] = decode_services_.size();
   decode_services_.push_back(
       std::make_unique<SimulatedDecode>(shape_, decode, time_, std::move(ways)));
-  speakers_[self].load = [&service = *decode_services_.back()] { return service.load(); };
+  AddSpeaker(self, shape_.decode_pages,
+             [&service = *decode_services_.back()] { return service.load(); });
+}
+
+void SimulatedCluster::AddSpeaker(const InstanceRef& self, int pages,
+                                  std::function<prefill::PlannerLoad()> load) {
+  auto speaker = std::make_unique<Speaker>(time_, [this, self] { Beat(*speakers_.at(self)); });
+  speaker->pages = pages;
+  speaker->load = std::move(load);
+  speakers_[self] = std::move(speaker);
 }
 
 // All workers register, chains are linked and ready, before the first request comes.
@@ -124,28 +128,29 @@ void SimulatedCluster::Join(Router& router) {
     heartbeat.load.free_pages = worker.page_count;
     Handle(router, heartbeat);
     const auto speaker = speakers_.find(worker.instance);
-    if (speaker != speakers_.end()) speaker->second.heartbeat = std::move(heartbeat);
+    if (speaker != speakers_.end()) speaker->second->heartbeat = std::move(heartbeat);
   }
 }
 
-// A router alone knows its workers' loads, and what they have cached, by what it has sent them.
-void SimulatedCluster::Beat() {
+// As often as the worker's cluster client does (services/worker/core). A router alone knows its
+// workers' loads, and what they have cached, by what it has sent them.
+void SimulatedCluster::Beat(Speaker& speaker) {
   if (routers_.size() == 1 || ended_ == workload_.requests.size()) return;
-  for (auto& [instance, speaker] : speakers_) {
-    const prefill::PlannerLoad load = speaker.load();
-    const int pages = chain_of_.contains(instance) ? shape_.prefill_pages : shape_.decode_pages;
-    speaker.heartbeat.load = {load.open, load.queued, load.queued_tokens, pages - load.owned_pages,
-                              load.ending_pages};
-    for (const auto& router : routers_) {
-      router::HeartbeatReceived heartbeat = speaker.heartbeat;
-      heartbeat.router_incarnation = router->incarnation;
-      worker::TakenPrompts::News news = speaker.taken.Untold(heartbeat.router_incarnation);
-      heartbeat.taken_prompts = std::move(news.prompts);
-      speaker.taken.Told(heartbeat.router_incarnation, news.last);
-      time_.Deliver([this, &router = *router, heartbeat] { Handle(router, heartbeat); });
-    }
+  const prefill::PlannerLoad load = speaker.load();
+  speaker.heartbeat.load = {load.open, load.queued, load.queued_tokens,
+                            speaker.pages - load.owned_pages, load.ending_pages};
+  for (const auto& router : routers_) {
+    router::HeartbeatReceived heartbeat = speaker.heartbeat;
+    heartbeat.router_incarnation = router->incarnation;
+    worker::TakenPrompts::News news = speaker.taken.Untold(router->incarnation);
+    heartbeat.taken_prompts = std::move(news.prompts);
+    speaker.taken.Told(router->incarnation, news.last);
+    time_.Deliver([this, &router = *router, heartbeat] { Handle(router, heartbeat); });
   }
-  time_.At(time_.now_us() + kHeartbeatUs, [this] { Beat(); });
+  speaker.beat_us = time_.now_us();
+  const bool busy = load.open + load.queued > 0;
+  speaker.due.Set(time_.now_us() +
+                  (busy ? worker::kLoadGapUs : worker::MembershipTimes().heartbeat_us));
 }
 
 void SimulatedCluster::Perform(const router::ReplyRegister& action) { Fail(action.status); }
@@ -260,8 +265,10 @@ void SimulatedCluster::Perform(const router::StartGeneration& action) {
 void SimulatedCluster::Take(const InstanceRef& stage0, uint64_t call_id,
                             const prefill::StartRequested& start) {
   time_.Deliver([this, stage0, call_id, start] {
+    Speaker& speaker = *speakers_.at(stage0);
     if (routers_.size() > 1) {
-      speakers_.at(stage0).taken.Add(RouterOf(call_id).incarnation, PrefixOf(call_id));
+      speaker.taken.Add(RouterOf(call_id).incarnation, PrefixOf(call_id));
+      speaker.due.Set(speaker.beat_us + worker::kLoadGapUs);
     }
     ChainOf(stage0).Handle(start);
   });
@@ -313,7 +320,7 @@ bool SimulatedCluster::Keeps(int64_t begin_us, int chunks) {
 
 absl::StatusOr<RunRecord> SimulatedCluster::Run() {
   BATON_RETURN_IF_ERROR(failure_);
-  Beat();
+  for (const auto& [self, speaker] : speakers_) Beat(*speaker);
   if (workload_.concurrency > 0) {
     for (int client = 0; client < workload_.concurrency; ++client) {
       time_.At(0, [this] { SubmitNext(); });

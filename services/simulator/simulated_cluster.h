@@ -22,6 +22,7 @@
 #include "services/simulator/simulated_decode.h"
 #include "services/simulator/virtual_time.h"
 #include "services/simulator/workload.h"
+#include "services/worker/core/router_membership.h"
 #include "services/worker/core/taken_prompts.h"
 
 namespace baton::simulator {
@@ -58,13 +59,18 @@ class SimulatedCluster {
   };
   // What stage 0 of a chain or decode service says of itself to the routers.
   struct Speaker {
+    Speaker(VirtualTime& time, std::function<void()> beat) : due(time, std::move(beat)) {}
+    Alarm due;
+    int64_t beat_us = 0;  // The last one.
     router::HeartbeatReceived heartbeat;
     std::function<prefill::PlannerLoad()> load;
-    worker::TakenPrompts taken;  // Of a chain.
+    int pages = 0;
+    worker::TakenPrompts taken;  // Chains only.
   };
 
+  void AddSpeaker(const InstanceRef& self, int pages, std::function<prefill::PlannerLoad()> load);
   void Join(Router& router);
-  void Beat();
+  void Beat(Speaker& speaker);
   void AddChain(int chain);
   void AddDecode(int decode);
   void Fail(const absl::Status& status) {
@@ -106,7 +112,7 @@ class SimulatedCluster {
   const Witness witness_;
   VirtualTime time_;
   std::vector<std::unique_ptr<Router>> routers_;
-  std::map<InstanceRef, Speaker> speakers_;
+  std::map<InstanceRef, std::unique_ptr<Speaker>> speakers_;
   std::vector<std::unique_ptr<SimulatedChain>> chains_;
   std::vector<std::unique_ptr<SimulatedDecode>> decode_services_;
   std::map<InstanceRef, size_t> chain_of_;  // By stage 0.

@@ -135,6 +135,11 @@ class ClusterClient::Impl {
     }
   }
 
+  void ReportPrompt(uint64_t router, TakenPrompts::Keys keys) const {
+    taken_.Add(router, std::move(keys));
+    if (shared_) PostNews(LoadChanged{});
+  }
+
   bool registered() const { return registered_; }
 
   std::string WhyNotRegistered() const {
@@ -217,6 +222,8 @@ class ClusterClient::Impl {
   std::set<InstanceRef> unreachable_;  // Logged already.
   int refusing_ = 0;                   // Routers; told already.
   std::atomic<bool> registered_{false};
+  std::atomic<bool> shared_{false};  // By several routers.
+  mutable TakenPrompts taken_;
 
   mutable Mutex mutex_;
   DrainNews drain_news_ ABSL_GUARDED_BY(mutex_);
@@ -237,6 +244,7 @@ void ClusterClient::Impl::HandleOne(const MembershipEvent& event) {
   std::vector<MembershipAction> actions;
   core_.Handle(event, NowUs(), actions);
   registered_ = core_.registered();
+  shared_ = core_.routers_joined() > 1;
   {
     MutexLock lock(&mutex_);
     drain_news_ = core_.drain_news();
@@ -319,21 +327,22 @@ void ClusterClient::Impl::Perform(const SendHeartbeat& action) {
     const absl::Status unsent = Failpoint("worker.leave");
     if (!unsent.ok()) return Post(Answer(action.router, unsent, {}));
   }
-  TakenPrompts::News news;
-  if (options_.taken != nullptr) news = options_.taken->Untold(action.router_incarnation);
+  const TakenPrompts::News news = taken_.Untold(action.router_incarnation);
   for (const TakenPrompts::Keys& keys : news.prompts) {
     request.add_taken_prompts()->mutable_prefix_keys()->Assign(keys.begin(), keys.end());
   }
-  const auto on_answer = [this, router = action.router, draining = status.draining,
+  const bool busy = status.load.running_requests() + status.load.queued_requests() > 0;
+  const auto on_answer = [this, router = action.router, draining = status.draining, busy,
                           incarnation = action.router_incarnation, last = news.last](
                              absl::Status outcome, const v1::HeartbeatResponse& response) {
     // Taken by the router, and its answer is lost.
     const absl::Status lost = Failpoint(draining ? "worker.drain_heartbeat" : "worker.heartbeat");
     if (!lost.ok()) outcome = lost;
-    if (outcome.ok() && options_.taken != nullptr) options_.taken->Told(incarnation, last);
+    if (outcome.ok()) taken_.Told(incarnation, last);
     HeartbeatAnswered answer = Answer(router, outcome, response);
     answer.draining = draining;
     Post(std::move(answer));
+    if (busy && shared_) PostNews(LoadChanged{});  // It changes while work is done.
   };
   routers_.at(action.router)->Heartbeat(std::move(request), action.timeout_us / 1000, on_answer);
 }
@@ -448,6 +457,10 @@ void ClusterClient::Announce(const std::string& router_address) const {
   impl_->PostNews(RouterAnnounced{router_address});
 }
 void ClusterClient::ReportSoon() const { impl_->PostNews(StatusChanged{}); }
+void ClusterClient::ReportPrompt(uint64_t router_incarnation,
+                                 TakenPrompts::Keys prefix_keys) const {
+  impl_->ReportPrompt(router_incarnation, std::move(prefix_keys));
+}
 void ClusterClient::StopConnecting() const { impl_->Post(StopAsked{}); }
 DrainNews ClusterClient::drain_news() const { return impl_->drain_news(); }
 void ClusterClient::Leave(int64_t limit_ms) { impl_->Leave(limit_ms); }

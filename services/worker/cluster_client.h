@@ -45,7 +45,6 @@ struct ClusterClientOptions {
   };
   // Asked before every heartbeat, on the client's thread; must not wait for a peer.
   std::function<Status()> status;
-  TakenPrompts* taken = nullptr;  // Told to the routers; outlives the client. May be null.
   // Called on the client's thread whenever the other members of this worker's chain or decode
   // service change: of one name only the newest incarnation, those that came last first. Each has
   // been tried to connect to. May be null.
@@ -104,6 +103,8 @@ class ClusterClient {
   std::vector<PeerId> Endpoints(Role role) const;
   // What `status` says has changed: the router should hear of it now.
   void ReportSoon() const;
+  // A router has sent a prompt of these keys: the others should hear of it, and of the load.
+  void ReportPrompt(uint64_t router_incarnation, TakenPrompts::Keys prefix_keys) const;
   // This worker will leave: no endpoint is opened that nothing waits for.
   void StopConnecting() const;
   // What the routers know of this worker's drain, once its status says that it drains.

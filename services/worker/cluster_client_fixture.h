@@ -268,7 +268,6 @@ class ClusterClientTest : public testing::Test {
     options.self = self;
     options.heartbeat_interval_ms = interval_ms_;
     options.data_plane = &plane_;
-    options.taken = &taken_;
     options.status = [this] {
       ClusterClientOptions::Status status{.ready = ready_, .load = {}};
       status.linked = {2, 3};
@@ -332,7 +331,6 @@ class ClusterClientTest : public testing::Test {
   std::atomic<bool> ready_{true};
   int64_t interval_ms_ = 10;
   FakeDataPlane plane_;
-  TakenPrompts taken_;
   std::unique_ptr<FakeRouter> router_ = std::make_unique<FakeRouter>();
   Mutex mutex_;
   std::vector<std::string> routers_;  // Empty: `router_` alone.

@@ -221,7 +221,7 @@ TEST_F(ClusterClientTest, RoutersHearOfThePromptsThatOthersSent) {
   FakeRouter other(0, 0x88);
   routers_ = {router_->address(), other.address()};
   Begin(kStage);
-  taken_.Add(0x88, {5, 6});
+  client_->ReportPrompt(0x88, {5, 6});
   ASSERT_TRUE(router_->AwaitHeartbeats(3));
   ASSERT_TRUE(other.AwaitHeartbeats(3));
   EXPECT_EQ(router_->Taken(), (std::vector<std::vector<uint64_t>>{{5, 6}}));

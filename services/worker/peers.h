@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/transport/data_plane.h"
@@ -28,6 +29,8 @@ class Peers {
   virtual std::vector<PeerId> Decodes() const = 0;
   // The stage's readiness has changed; the router should be told.
   virtual void OnReadyChanged() const {}
+  // A router (by its incarnation) has sent a prompt of these keys; the others should be told.
+  virtual void OnPromptTaken(uint64_t, TakenPrompts::Keys) const {}
 };
 
 // Over the real client, which is made after the service, since it registers the service's address.
@@ -56,6 +59,10 @@ class ClusterPeers final : public Peers {
   void OnReadyChanged() const override {
     const ClusterClient* client = client_;
     if (client != nullptr) client->ReportSoon();
+  }
+  void OnPromptTaken(uint64_t router, TakenPrompts::Keys prefix_keys) const override {
+    const ClusterClient* client = client_;
+    if (client != nullptr) client->ReportPrompt(router, std::move(prefix_keys));
   }
 
  private:

@@ -132,6 +132,12 @@ void Memberships::On(const StatusChanged&) {
   for (auto& [id, router] : routers_) router.News(now_us_);
 }
 
+// A router alone counts what it has put here, and needs no reports of it.
+void Memberships::On(const LoadChanged&) {
+  if (routers_joined() < 2) return;
+  for (auto& [id, router] : routers_) router.LoadNews(now_us_);
+}
+
 void Memberships::On(const Leaves&) {
   leaves_ = true;
   for (auto& [id, router] : routers_) router.News(now_us_);

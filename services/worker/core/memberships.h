@@ -85,6 +85,7 @@ struct WatchEnded {
   uint64_t router = 0;
 };
 struct StatusChanged {};  // Report to the routers now.
+struct LoadChanged {};    // Or changes: report it soon, if several routers share this worker.
 struct Leaves {};         // The next heartbeats are the last ones; no registrations follow.
 struct StopAsked {};      // It will leave: no endpoint is opened unasked.
 struct PeersWanted {      // Something is to be sent to them; each is answered once (below).
@@ -109,8 +110,8 @@ struct PeerFailed {  // An endpoint is dead.
 struct MembershipTick {};
 using MembershipEvent =
     std::variant<RouterNameResolved, RouterAnnounced, RegisterAnswered, HeartbeatAnswered,
-                 WatchNoticed, WatchEnded, StatusChanged, Leaves, StopAsked, PeersWanted,
-                 PeerLookedUp, PeersConnected, PeerFailed, MembershipTick>;
+                 WatchNoticed, WatchEnded, StatusChanged, LoadChanged, Leaves, StopAsked,
+                 PeersWanted, PeerLookedUp, PeersConnected, PeerFailed, MembershipTick>;
 
 // ---- Actions ----
 struct ResolveRouterName {
@@ -210,6 +211,7 @@ class Memberships {
   void On(const WatchNoticed& event);
   void On(const WatchEnded& event);
   void On(const StatusChanged& event);
+  void On(const LoadChanged& event);
   void On(const Leaves& event);
   void On(const StopAsked&) { stop_asked_ = true; }
   void On(const PeersWanted& event);

@@ -264,5 +264,23 @@ TEST_F(MembershipsTest, NewsIsToldToEveryRouterAtOnceButNotTooOften) {
   EXPECT_EQ(a.heartbeats, b.heartbeats);
 }
 
+TEST_F(MembershipsTest, TheLoadIsNewsWhereRoutersShareTheWorker) {
+  Router& a = Add("a:1", 11);
+  Add("b:1", 22);
+  Begin({"a:1"});
+  Pass(20 * kMs);
+  int before = a.heartbeats;
+  Do(LoadChanged{});
+  Pass(110 * kMs);
+  EXPECT_EQ(a.heartbeats, before) << "it counts by itself what it has put here";
+  core_.reset();
+  Begin({"a:1", "b:1"});
+  Pass(20 * kMs);
+  before = a.heartbeats;
+  for (int i = 0; i < 5; ++i) Do(LoadChanged{});
+  Pass(110 * kMs);
+  EXPECT_EQ(a.heartbeats, before + 1);
+}
+
 }  // namespace
 }  // namespace baton::worker

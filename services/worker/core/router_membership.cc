@@ -30,7 +30,7 @@ RouterMembership::RouterMembership(std::string address, const MembershipTimes& t
 std::optional<RouterMembership::Rpc> RouterMembership::BeginRpc(int64_t now_us, bool leaving) {
   if (rpc_under_way_ || left_ || now_us < next_us_) return std::nullopt;
   rpc_under_way_ = true;
-  news_ = false;  // What comes from here on may not be in what is sent now.
+  news_ = load_news_ = false;  // What comes from here on may not be in what is sent now.
   if (state_ != State::kMember) return Rpc::kRegister;
   began_us_ = now_us;
   last_under_way_ = leaving;
@@ -100,6 +100,7 @@ void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWor
   Answered(now_us);
   if (last_under_way_) left_ = true;
   next_us_ = now_us + interval_us_;
+  if (load_news_) next_us_ = std::min(next_us_, std::max(now_us, began_us_ + kLoadGapUs));
   if (news_) next_us_ = std::max(now_us, began_us_ + kNewsGapUs);
   if (view_version == view_version_) return;
   view_version_ = view_version;
@@ -136,6 +137,15 @@ void RouterMembership::News(int64_t now_us) {
     news_ = true;
   } else {
     next_us_ = std::min(next_us_, std::max(now_us, began_us_ + kNewsGapUs));
+  }
+}
+
+void RouterMembership::LoadNews(int64_t now_us) {
+  if (!answers()) return;
+  if (rpc_under_way_) {
+    load_news_ = true;
+  } else {
+    next_us_ = std::min(next_us_, std::max(now_us, began_us_ + kLoadGapUs));
   }
 }
 

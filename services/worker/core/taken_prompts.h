@@ -15,9 +15,9 @@
 
 namespace baton::worker {
 
-// Of one prompt, in StartRequest.prefix_keys. The longest prompt has some 130.
+// One prompt's, in StartRequest.prefix_keys. The longest prompt has some 130.
 inline constexpr int kMaxPrefixKeys = 256;
-// Of all prompts that are kept, and in one heartbeat.
+// Keys of all prompts that are kept, and in one heartbeat.
 inline constexpr int kMaxTakenKeys = 4096;
 
 // Any thread.
@@ -36,7 +36,7 @@ class TakenPrompts {
   void Told(uint64_t router, uint64_t last);
 
  private:
-  // Of so many routers it is known what they were told: as many as a worker has at once.
+  // Routers of which it is known what they were told: as many as a worker has at once.
   static constexpr size_t kKnownRouters = 16;
   struct Prompt {
     uint64_t number = 0;  // From 1 on.
@@ -46,7 +46,7 @@ class TakenPrompts {
 
   mutable Mutex mutex_;
   std::deque<Prompt> prompts_ ABSL_GUARDED_BY(mutex_);
-  size_t keys_ ABSL_GUARDED_BY(mutex_) = 0;  // Of `prompts_`.
+  size_t keys_ ABSL_GUARDED_BY(mutex_) = 0;  // In `prompts_`.
   uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, uint64_t> told_ ABSL_GUARDED_BY(mutex_);  // By router.
 };
