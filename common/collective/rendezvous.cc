@@ -97,13 +97,6 @@ void Rendezvous::OnConnected(Caller caller) {
   phase_ = Phase::kFormed;
 }
 
-void Rendezvous::OnGone(Caller caller) {
-  const Seat* const seat = SeatOf(caller);
-  if (seat == nullptr) return;
-  End(absl::UnavailableError(
-      absl::StrCat(Describe(seat->join), " left before epoch ", epoch_, " had formed")));
-}
-
 void Rendezvous::Tick(int64_t now_us) {
   if (phase_ != Phase::kOpen || now_us < deadline_us_) return;
   std::vector<std::string> missing;

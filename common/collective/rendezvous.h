@@ -55,8 +55,6 @@ class Rendezvous {
   void OnJoin(Caller caller, const Join& join, int64_t now_us);
   void OnEntry(Caller caller, const Entry& entry);
   void OnConnected(Caller caller);
-  // The connection is gone.
-  void OnGone(Caller caller);
   void Tick(int64_t now_us);
   // Ends the current epoch, and refuses ranks that join it later.
   void End(const absl::Status& why);

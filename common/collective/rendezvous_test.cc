@@ -152,15 +152,6 @@ TEST_F(RendezvousTest, WhoeverDoesNotConnectIsNamedInTime) {
   EXPECT_EQ(Verdict(11), Verdict(10));
 }
 
-TEST_F(RendezvousTest, WhoeverGoesTakesTheEpochAlong) {
-  Join(10, {.epoch = 7, .rank = 0, .size = 2});
-  Join(11, {.epoch = 7, .rank = 1, .size = 2});
-  Connected(10);
-  rendezvous_.OnGone(11);
-  Deliver();
-  EXPECT_EQ(Verdict(10), "rank 1 of stage 1 (m1, incarnation a1) left before epoch 7 had formed");
-}
-
 TEST_F(RendezvousTest, EntriesAreBounded) {
   Join(10, {.epoch = 7, .rank = 0, .size = 2});
   for (size_t i = 0; i < kBootstrapEntriesMax; ++i) Set(10, absl::StrCat(i), "value");
@@ -202,7 +193,7 @@ TEST_F(RendezvousTest, NoEpochIsHalfFormed) {
       } else if (what == 8) {
         rendezvous.OnEntry(any, {"key", "value"});
       } else if (random.Chance(0.3)) {
-        rendezvous.OnGone(any);
+        rendezvous.End(absl::UnavailableError("a connection is gone"));
       }
       rendezvous.Tick(now_us);
       deliver();

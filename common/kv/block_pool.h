@@ -1,5 +1,4 @@
-// The pages of one process. Every page is free, owned or quarantined (I1). A placement that is
-// under way may still write to a quarantined page, so such a page is not allocated.
+// The pages of one process. Every page is free or owned (I1).
 #ifndef COMMON_KV_BLOCK_POOL_H_
 #define COMMON_KV_BLOCK_POOL_H_
 
@@ -25,14 +24,9 @@ class BlockPool {
   // Owned pages become free. Freeing a page that isn't owned is a broken invariant.
   void Free(std::span<const int> pages);
 
-  // Owned pages become quarantined; quarantined ones free.
-  void Quarantine(std::span<const int> pages);
-  void EndQuarantine(std::span<const int> pages);
-
-  int page_count() const { return static_cast<int>(state_.size()); }
+  int page_count() const { return static_cast<int>(owned_.size()); }
   int free_pages() const { return free_count_; }
-  int owned_pages() const { return owned_count_; }
-  int quarantined_pages() const { return quarantined_count_; }
+  int owned_pages() const { return page_count() - free_count_; }
 
   // For tests that put canaries into pages when they become free: how often that has happened to
   // one page, and to all together. The state alone would not show a page that is allocated again at
@@ -40,21 +34,16 @@ class BlockPool {
   uint64_t times_freed(int page) const { return times_freed_[static_cast<size_t>(page)]; }
   uint64_t freed_total() const { return freed_total_; }
 
-  // I1, recounted from the states of all pages.
+  // I1, recounted from all pages. For tests; defined in testing/.
   absl::Status CheckInvariants() const;
 
  private:
-  enum class State : unsigned char { kFree, kOwned, kQuarantined };
-  void Move(std::span<const int> pages, State from, State to);
-
-  std::vector<State> state_;
+  std::vector<bool> owned_;            // By page.
   std::vector<uint64_t> times_freed_;  // By page.
   uint64_t freed_total_ = 0;
   std::vector<int> free_list_;  // A ring: pages leave at head_, come back at the tail.
   size_t head_ = 0;
   int free_count_ = 0;
-  int owned_count_ = 0;
-  int quarantined_count_ = 0;
 };
 
 }  // namespace baton

@@ -1,4 +1,4 @@
-// The checks of a header before a byte is placed, and the invariants of the table.
+// The checks of a header before a byte is placed.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -109,66 +109,6 @@ absl::Status LeaseTable::State::CheckRun(const Slot& slot, const WriterProgress&
     refusal = KvRefusal::kDuplicate;
     return absl::FailedPreconditionError(
         absl::StrCat("part ", part, " of the prompt's KV has arrived or is arriving"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status LeaseTable::CheckInvariants() const {
-  const State& table = *state_;
-  std::vector<int> runs(table.slots.size());
-  std::vector<size_t> parts(table.slots.size());
-  for (const auto& [receipt, run] : table.in_flight) {
-    if (table.slots[run.slot].grant.generation != run.generation) {
-      return absl::InternalError(absl::StrCat("I4: placement ", receipt, " of generation ",
-                                              run.generation, " is under way in slot ", run.slot,
-                                              ", which has been granted again"));
-    }
-    ++runs[run.slot];
-    parts[run.slot] += run.part_end - run.part_begin;
-  }
-  std::map<InstanceRef, int> grants;
-  for (size_t i = 0; i < table.slots.size(); ++i) {
-    const Slot& slot = table.slots[i];
-    BATON_RETURN_IF_ERROR(
-        Annotate(table.CheckSlot(slot, runs[i], parts[i]), absl::StrCat("slot ", i)));
-    if (!Revocable(slot.state)) continue;
-    for (const WriterProgress& writer : slot.writers) ++grants[writer.writer.instance];
-  }
-  for (const auto& [writer, heard] : table.heard) {
-    if (heard.grants != grants[writer] || heard.grants == 0) {
-      return absl::InternalError(absl::StrCat("writer ", writer.id, " has ", grants[writer],
-                                              " grants, counted ", heard.grants));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status LeaseTable::State::CheckSlot(const Slot& slot, int in_flight_runs,
-                                          size_t in_flight_parts) const {
-  if (slot.in_flight != in_flight_runs) {
-    return absl::InternalError(
-        absl::StrCat("I1: ", in_flight_runs, " placements under way, counted ", slot.in_flight));
-  }
-  if (slot.state == SlotState::kFree && in_flight_runs > 0) {
-    return absl::InternalError("I1: free while placements are under way");
-  }
-  if (slot.state == SlotState::kDraining && in_flight_runs == 0) {
-    return absl::InternalError("I5: draining while nothing is under way");
-  }
-  size_t arriving = 0;
-  bool complete = true;
-  for (const WriterProgress& writer : slot.writers) {
-    arriving += static_cast<size_t>(
-        std::count(writer.parts.begin(), writer.parts.end(), PartState::kArriving));
-    complete = complete && writer.Complete();
-  }
-  if (slot.state == SlotState::kGranted && arriving != in_flight_parts) {
-    return absl::InternalError(
-        absl::StrCat("I1: ", arriving, " parts arriving, ", in_flight_parts, " parts under way"));
-  }
-  if (slot.state == SlotState::kCommitted &&
-      (!complete || slot.first_token.has_value() != slot.wants_token)) {
-    return absl::InternalError("I3: committed before all KV and the first token were there");
   }
   return absl::OkStatus();
 }

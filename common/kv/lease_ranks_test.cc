@@ -52,7 +52,7 @@ TEST_F(RanksTest, EachWritesItsHeadsAndTheFirstCommitsTheToken) {
         const KvDataHeader header = Part(writer, page, part);
         const auto placement = table_.OnData(header, header.bytes, kNowUs, refusal);
         ASSERT_TRUE(placement.ok()) << placement.status();
-        EXPECT_EQ(placement->heads, HeadsOf(writer, 2));
+        EXPECT_EQ(placement->heads, KvHeadsOf(2, writer.tensor_rank));
         EXPECT_EQ(placement->offset_bytes, static_cast<size_t>(part) * header.bytes);
         EXPECT_EQ(placement->page_bytes, header.bytes);
         table_.OnPlaced(placement->receipt, absl::OkStatus(), header.checksum, kNowUs, events);

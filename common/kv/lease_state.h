@@ -113,14 +113,11 @@ struct LeaseTable::State {
   // When a granted slot ends if no message of the writer arrives.
   int64_t SilenceUs(const lease_internal::Slot& slot,
                     const lease_internal::WriterProgress& writer) const;
-  int64_t DeadlineUs(const lease_internal::Slot& slot) const;
 
   absl::Status FromPrefill(absl::Status status,
                            const lease_internal::WriterProgress& writer) const {
     return WithLeg(std::move(status), "prefill", writer.writer.instance.id);
   }
-  absl::Status CheckSlot(const lease_internal::Slot& slot, int in_flight_runs,
-                         size_t in_flight_parts) const;
 };
 
 }  // namespace baton

@@ -228,31 +228,9 @@ void LeaseTable::Tick(int64_t now_us, std::vector<LeaseEvent>& events) {
   }
 }
 
-int64_t LeaseTable::NextDeadlineUs() const {
-  int64_t next = kNeverUs;
-  for (const Slot& slot : state_->slots) {
-    if (slot.state == SlotState::kGranted) next = std::min(next, state_->DeadlineUs(slot));
-  }
-  return next;
-}
-
-bool LeaseTable::WriterComplete(uint32_t slot_index, const InstanceRef& instance) const {
-  const Slot& slot = state_->slots[slot_index];
-  return slot.state != SlotState::kGranted ||
-         std::any_of(slot.writers.begin(), slot.writers.end(), [&](const WriterProgress& writer) {
-           return writer.writer.instance == instance && writer.Complete();
-         });
-}
-
 int LeaseTable::active_grants() const {
   return static_cast<int>(std::count_if(state_->slots.begin(), state_->slots.end(),
                                         [](const Slot& slot) { return Revocable(slot.state); }));
-}
-
-int LeaseTable::draining() const {
-  return static_cast<int>(
-      std::count_if(state_->slots.begin(), state_->slots.end(),
-                    [](const Slot& slot) { return slot.state == SlotState::kDraining; }));
 }
 
 void LeaseTable::State::Arrived(uint32_t index, const InFlight& run, const absl::Status& status,
@@ -350,14 +328,6 @@ int64_t LeaseTable::State::SilenceUs(const Slot& slot, const WriterProgress& wri
   const auto found = heard.find(writer.writer.instance);
   const int64_t last_us = found == heard.end() ? 0 : found->second.last_us;
   return std::max(slot.granted_us, last_us) + options.writer_lease_us;
-}
-
-int64_t LeaseTable::State::DeadlineUs(const Slot& slot) const {
-  int64_t deadline = slot.grant.deadline_us;
-  for (const WriterProgress& writer : slot.writers) {
-    if (!writer.Complete()) deadline = std::min(deadline, SilenceUs(slot, writer));
-  }
-  return deadline;
 }
 
 }  // namespace baton

@@ -197,15 +197,17 @@ class LeaseTable {
 
   // Ends grants whose writer has been silent for the lease or whose deadline has passed.
   void Tick(int64_t now_us, std::vector<LeaseEvent>& events);
-  int64_t NextDeadlineUs() const;
 
+  int active_grants() const;  // GRANTED, COMMITTED or FAILED: not yet revoked.
+
+  // For tests; defined in testing/.
+  absl::Status CheckInvariants() const;
+  int draining() const;  // Grants revoked with placements under way.
+  bool AtRest() const { return active_grants() == 0 && draining() == 0; }  // I5
+  int64_t NextDeadlineUs() const;
   // Whether everything that `writer` delivers under the slot's grant has arrived, or the grant is
   // no longer open.
   bool WriterComplete(uint32_t slot, const InstanceRef& writer) const;
-  int active_grants() const;  // GRANTED, COMMITTED or FAILED: not yet revoked.
-  int draining() const;       // Revoked with placements under way.
-  bool AtRest() const { return active_grants() == 0 && draining() == 0; }  // I5
-  absl::Status CheckInvariants() const;
 
  private:
   struct State;

@@ -159,34 +159,4 @@ int PageTree::EvictablePagesOf(Node node) const {
   return pages;
 }
 
-absl::Status PageTree::CheckInvariants() const {
-  absl::flat_hash_map<Node, int> children;
-  absl::flat_hash_map<Node, int> pins;
-  size_t leaves = 0;
-  int evictable = 0;
-  for (const auto& [node, entry] : nodes_) {
-    if (entry.parent != 0) {
-      if (!nodes_.contains(entry.parent)) {
-        return absl::InternalError(absl::StrCat("page ", entry.page, " has lost the one before"));
-      }
-      ++children[entry.parent];
-      pins[entry.parent] += entry.pins;
-    }
-    evictable += entry.pins == 0 ? 1 : 0;
-  }
-  for (const auto& [node, entry] : nodes_) {
-    const bool leaf = entry.children == 0 && entry.pins == 0;
-    leaves += leaf ? 1 : 0;
-    if (entry.children != children[node] || entry.pins != entry.holds + pins[node] ||
-        leaf != leaves_.contains({entry.used, node})) {
-      return absl::InternalError(absl::StrCat("page ", entry.page, " counts ", entry.children,
-                                              " children of ", children[node], ", ", entry.pins,
-                                              " pins of ", entry.holds + pins[node]));
-    }
-  }
-  if (leaves == leaves_.size() && evictable == evictable_) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(leaves, " leaves of ", leaves_.size(), ", ", evictable,
-                                          " evictable pages of ", evictable_));
-}
-
 }  // namespace baton

@@ -78,7 +78,7 @@ class PageTree {
   // And those that only one pin keeps: `node` must be pinned.
   int PagesOfOnePin(Node node) const;
 
-  // Recounts pins, children and leaves.
+  // Recounts pins, children and leaves. For tests; defined in testing/.
   absl::Status CheckInvariants() const;
 
  private:

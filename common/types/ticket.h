@@ -20,12 +20,6 @@ struct KvWriter {
   auto operator<=>(const KvWriter&) const = default;
 };
 
-// The heads of its layers that it writes, of a model's: all that it has. Ranks beyond the KV heads
-// have copies, of which one is written (common/kv/head_routes.h); the others are no writers.
-inline IndexRange HeadsOf(const KvWriter& writer, int kv_heads) {
-  return KvHeadsOf(kv_heads, writer.tensor_rank);
-}
-
 // Decode's promise of pages to one attempt at one request. Writers name (slot, generation) and page
 // indices within the prompt, never addresses nor the decode's own page ids.
 struct Ticket {

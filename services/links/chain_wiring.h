@@ -66,7 +66,6 @@ class ChainWiring {
     const int member = stage * options_.place.ranks() + rank;
     events_.Raise(StageLinkEnded{member, wiring_.epoch(), reason});
   }
-  bool up() const { return wiring_.up(); }
   // Breaks, and wires no more.
   void Stop() { events_.Raise(WiringStopped{}); }
   // Any thread, while the loop runs a Stop: waits, for a while, until gRPC has let go of the links.

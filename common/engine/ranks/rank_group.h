@@ -34,7 +34,6 @@ class RankGroup {
   bool alone() const { return rank_.alone(); }
   int size() const { return rank_.size; }
   // Whether this rank gets the logits.
-  bool gathers_logits() const { return rank_.rank == 0; }
 
   // Takes a group that has formed. With auto chunks it measures the group: `multiply(rows)`
   // computes one projection of so many rows. InvalidArgument names both groups if the rank or the

@@ -12,10 +12,6 @@
 namespace baton {
 namespace {
 
-bool PythonStrips(char32_t code_point) {
-  return IsWhiteSpace(code_point) || (code_point >= 0x1C && code_point <= 0x1F);
-}
-
 const icu::Normalizer2* InstanceOf(NormalForm form, UErrorCode& error) {
   switch (form) {
     case NormalForm::kNfc:
@@ -84,20 +80,6 @@ bool IsWordCharacter(char32_t code_point) {
   constexpr uint32_t kCategories = U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK;
   return u_isUAlphabetic(c) || (U_GET_GC_MASK(c) & kCategories) != 0 ||
          u_hasBinaryProperty(c, UCHAR_JOIN_CONTROL);
-}
-
-std::string_view StripLikePython(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8Step step = NextUtf8(text);
-    if (!PythonStrips(step.code_point)) break;
-    text.remove_prefix(step.length);
-  }
-  while (!text.empty()) {
-    const size_t last = LastCharacter(text);
-    if (!PythonStrips(NextUtf8(text.substr(last)).code_point)) break;
-    text.remove_suffix(text.size() - last);
-  }
-  return text;
 }
 
 }  // namespace baton

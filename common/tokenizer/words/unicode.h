@@ -34,10 +34,6 @@ inline constexpr std::string_view kWhiteSpaceClass =
 // What `\w` is to Rust's regex crate (Unicode's UTS #18, annex C).
 bool IsWordCharacter(char32_t code_point);
 
-// `text` without white space at its ends, where white space is what Python's str.strip() removes:
-// White_Space and U+001C to U+001F.
-std::string_view StripLikePython(std::string_view text);
-
 }  // namespace baton
 
 #endif  // COMMON_TOKENIZER_WORDS_UNICODE_H_

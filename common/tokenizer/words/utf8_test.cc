@@ -80,15 +80,6 @@ TEST(Utf8Test, CountsCharacters) {
   EXPECT_EQ(CountCharacters("a\u00E9\u4E2D\U0001F600e\u0301"), 6u);
 }
 
-TEST(UnicodeTest, StripsWhatPythonStrips) {
-  EXPECT_EQ(StripLikePython(" \t\r\n\u00A0\u3000\x1C"
-                            "a b\u0085\u2028\x1F "),
-            "a b");
-  EXPECT_EQ(StripLikePython("\u200B"), "\u200B");
-  EXPECT_EQ(StripLikePython(" \u2003"), "");
-  EXPECT_EQ(StripLikePython(""), "");
-}
-
 TEST(UnicodeTest, Nfc) {
   EXPECT_EQ(ToNfc("e\u0301 \u212B \u1100\u1161").value(), "\u00E9 \u00C5 \uAC00");
   EXPECT_EQ(ToNfc("").value(), "");

@@ -11,77 +11,11 @@
 #include "common/base/coverage.h"
 #include "common/base/status.h"
 #include "services/links/core/chain_members.h"
-#include "services/links/core/group_rendezvous.h"
+#include "services/links/core/wiring_state.h"
 
 namespace baton::links {
-namespace {
-
-enum class Phase { kDown, kLinking, kUp, kStopped };
-
-struct Link {
-  worker::PeerWorker member;
-  bool ready = false;
-  int page_count = 0;
-  int64_t last_heard_us = 0;  // While the chain is up.
-};
-
-}  // namespace
-
-struct Wiring::State {
-  explicit State(WiringOptions wiring_options) : options(std::move(wiring_options)) {}
-
-  const WiringOptions options;
-  const ChainTimes& times = options.times;
-  Phase phase = Phase::kDown;
-  std::vector<worker::PeerWorker> members;  // Listed, from member 1 on, in order; whole or empty.
-  std::vector<worker::PeerWorker> tried;    // Members of the last epoch that was begun.
-  std::vector<Link> links;                  // In the current epoch; member i at i - 1.
-  GroupRendezvous groups{options.place};
-  bool own_ready = false;       // Stage 0's own rank.
-  std::optional<Hello> trying;  // Until stage 0 says whether it has begun.
-  uint64_t epoch = 0;
-  uint64_t newest_elsewhere = 0;  // Epoch that a stage has refused an older one for.
-  int64_t retry_at_us = 0;
-  int64_t backoff_us = 0;
-  int64_t linking_since_us = 0;
-  int64_t up_since_us = 0;
-  bool worked = false;  // In this epoch.
-  int64_t next_ping_us = 0;
-  int64_t ping_sequence = 0;
-
-  // For the event that is being handled.
-  int64_t now_us = 0;
-  std::vector<WiringAction>* actions = nullptr;
-
-  void Emit(WiringAction action) { actions->push_back(std::move(action)); }
-
-  void On(const MembersSeen& event);
-  void On(const OwnEpochTried& event);
-  void On(const GroupJoinHeard& event);
-  void On(const GroupEntryHeard& event);
-  void On(const GroupConnectedHeard& event);
-  void On(const OwnGroupFormed& event);
-  void On(const StageHeard& event);
-  void On(const StageReady& event);
-  void On(const StageRefused& event);
-  void On(const ReportHeard& event);
-  void On(const StageLinkEnded& event);
-  void On(const ChainFailed& event);
-  void On(const WiringStopped& event);
-  void On(const WiringTick& event);
-
-  bool wired() const { return phase == Phase::kLinking || phase == Phase::kUp; }
-  bool whole() const { return !members.empty() || options.place.members() == 1; }
-  Link* Find(int member, uint64_t of_epoch);
-  Link* Hear(int member, uint64_t of_epoch);
-  bool HearGroup(int member, uint64_t of_epoch);
-  void TellGroups();
-  void BecomeUpIfReady();
-  void TryToWire(uint64_t wall_clock_us);
-  void BecomeUp();
-  void Watch();
-  void Break(const absl::Status& reason);
-};
+using wiring_internal::Link;
+using wiring_internal::Phase;
 
 void Wiring::State::On(const MembersSeen& event) {
   std::vector<worker::PeerWorker> found = FindMembers(options.place, event.members);
@@ -356,21 +290,5 @@ int64_t Wiring::NextDeadlineUs() const {
 uint64_t Wiring::epoch() const { return state_->epoch; }
 
 bool Wiring::up() const { return state_->phase == Phase::kUp; }
-
-absl::Status Wiring::CheckInvariants() const {
-  const State& state = *state_;
-  const auto others = static_cast<size_t>(state.options.place.members() - 1);
-  if (state.links.size() != (state.wired() ? others : 0)) {
-    return absl::InternalError(
-        absl::StrCat("a chain of ", others, " other members has ", state.links.size(), " links"));
-  }
-  const bool all_ready =
-      state.own_ready && std::all_of(state.links.begin(), state.links.end(),
-                                     [](const Link& link) { return link.ready; });
-  if (state.wired() && all_ready != (state.phase == Phase::kUp)) {
-    return absl::InternalError("a chain is up without every stage, or down with all");
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace baton::links

@@ -145,7 +145,7 @@ class Wiring {
 
   uint64_t epoch() const;  // The newest that was begun; 0: none yet.
   bool up() const;
-  absl::Status CheckInvariants() const;
+  absl::Status CheckInvariants() const;  // For tests; defined in testing/.
 
  private:
   struct State;

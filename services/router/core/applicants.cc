@@ -110,19 +110,4 @@ bool Membership::GiveWayTo(const WorkerInfo& worker, int64_t now_us, std::vector
   return true;
 }
 
-absl::Status Membership::CheckInvariants() const {
-  for (const auto& [id, member] : workers_) {
-    if (applicants_.contains(id) && applicants_.at(id).info.instance == member.info.instance) {
-      return absl::InternalError(id + " is a member and refused");
-    }
-    for (const auto& [other_id, other] : workers_) {
-      if (other_id <= id || member.draining || other.draining) continue;
-      if (absl::Status misfit = CheckFit(member.info, other.info); !misfit.ok()) {
-        return absl::InternalError("members don't fit: " + std::string(misfit.message()));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace baton::router

@@ -67,23 +67,6 @@ int64_t RouterCore::State::NextDrainUs() const {
   return table.empty() ? kNeverUs : drain_deadline_us;
 }
 
-absl::Status RouterCore::State::CheckDrain() const {
-  for (const Pair& pair : membership.ReadyPairs()) {
-    std::vector<InstanceRef> ranks = pair.followers;
-    ranks.push_back(pair.decode);
-    const bool all_stay = std::all_of(ranks.begin(), ranks.end(), [this](const InstanceRef& rank) {
-      const Worker* decode = membership.Find(rank);
-      return decode != nullptr && !decode->draining;
-    });
-    if (!pair.chain.draining && all_stay) continue;
-    return absl::InternalError(absl::StrCat("a pair of ", pair.chain.chain_id, " and ",
-                                            pair.decode.id, " is ready and drains"));
-  }
-  if (now_us < drain_deadline_us || table.empty()) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat(table.size(), " requests go on after the router's drain"));
-}
-
 RouterDrain RouterCore::drain(int64_t now_us) const {
   const State& state = *state_;
   if (state.drain_begun_us == kNeverUs) return RouterDrain::kServing;

@@ -108,7 +108,7 @@ class LegCalls {
                   std::vector<LegAction>& actions);
 
   bool AtRest() const { return attempts_.empty(); }
-  absl::Status CheckInvariants() const;
+  absl::Status CheckInvariants() const;  // For tests; defined in testing/.
 
  private:
   struct Leg {

@@ -365,7 +365,6 @@ void Membership::Changed(const Worker& worker) {
 }
 
 void Membership::ForgetPairs() {
-  pairs_.reset();
   pair_count_.reset();
   has_pair_.reset();
 }
@@ -386,12 +385,6 @@ void Membership::Refresh() const {
     table.Put(name, SideOf(name, places));
   }
   changed_.clear();
-}
-
-const std::vector<Pair>& Membership::ReadyPairs() const {
-  Refresh();
-  if (!pairs_.has_value()) pairs_ = roster_.Pairs();
-  return *pairs_;
 }
 
 bool Membership::HasReadyPair() const {

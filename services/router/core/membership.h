@@ -157,10 +157,8 @@ class Membership {
 
   // Pairs that can take a request now: every process of the chain and of the decode service ready,
   // none draining, suspect or on probation, and who speaks for a side (stage 0, rank 0) links just
-  // these lives of its members. The list is for small clusters and for checks: it is built anew
-  // after every change but one of load, and valid until the next call of a member that is not
-  // const.
-  const std::vector<Pair>& ReadyPairs() const;
+  // these lives of its members.
+  std::vector<Pair> ReadyPairs() const;  // For tests; defined in testing/.
   bool HasReadyPair() const;
   size_t CountReadyPairs() const;
   // The sides of these pairs, up to date; valid until the next call of a member that is not const.
@@ -186,12 +184,12 @@ class Membership {
   // know of it.
   int64_t PairExpectedUntilUs(int64_t now_us) const;
 
-  // Why ReadyPairs is empty, for the client and the operator.
+  // Why no pair is ready, for the client and the operator.
   std::string WhatIsMissing() const;
   // What a request needs one of, in words: this cluster may have colocated chains alone.
   const char* WhatServes() const;
 
-  // Members that don't drain fit one another, whatever happens.
+  // Members that don't drain fit one another, whatever happens. For tests; defined in testing/.
   absl::Status CheckInvariants() const;
 
  private:
@@ -251,8 +249,7 @@ class Membership {
   // Until when pairs are in Roster::unconnected.
   std::map<std::pair<uint64_t, uint64_t>, int64_t> unconnected_until_us_;
   // What follows from the members is found when it is asked for; nullopt: to be found again.
-  mutable std::optional<std::vector<Pair>> pairs_;  // That are ready.
-  mutable std::optional<size_t> pair_count_;
+  mutable std::optional<size_t> pair_count_;  // That are ready.
   mutable std::optional<bool> has_pair_;
   mutable Roster roster_;
   mutable std::set<GridName> changed_;  // Since the roster was brought up to date.

@@ -34,7 +34,7 @@ TEST_F(MembershipColocatedTest, AChainIsAPairWithItself) {
   grid[2].page_count = 32;
   JoinAll(grid);
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-  const Pair& pair = members_.ReadyPairs()[0];
+  const Pair pair = members_.ReadyPairs()[0];
   EXPECT_TRUE(pair.colocated());
   EXPECT_EQ(pair.decode, grid[0].instance);
   EXPECT_EQ(pair.chain.stage0, grid[0].instance);

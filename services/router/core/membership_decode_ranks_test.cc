@@ -38,7 +38,7 @@ TEST_F(MembershipDecodeRanksTest, AServiceIsWholeWithEachOfItsRanks) {
   JoinAll({service[1]});
   BeatAll({chain, service[2], service[0]});
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-  const Pair& pair = members_.ReadyPairs()[0];
+  const Pair pair = members_.ReadyPairs()[0];
   EXPECT_EQ(pair.decode, service[0].instance);
   EXPECT_THAT(pair.followers, ElementsAre(service[1].instance, service[2].instance));
   for (const WorkerInfo& rank : service) EXPECT_TRUE(pair.Decodes(rank.instance));
@@ -60,7 +60,7 @@ TEST_F(MembershipDecodeRanksTest, AServiceTakesWhatFitsIntoEachOfItsRanksAndTell
   beat(service[0], 3);
   beat(service[1], 5);
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-  const Pair& pair = members_.ReadyPairs()[0];
+  const Pair pair = members_.ReadyPairs()[0];
   EXPECT_EQ(pair.decode_slots, 7);
   EXPECT_EQ(pair.decode_capacity_tokens, 512);
   EXPECT_EQ(pair.max_context_tokens, 500);
@@ -100,7 +100,8 @@ TEST_F(MembershipDecodeRanksTest, WhoWritesDependsOnTheRanksOfBothSides) {
     JoinAll(Together(Grid(ranks.first), Service(ranks.second)));
     ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
     std::vector<std::string> names;
-    for (const KvWriter& writer : members_.ReadyPairs()[0].writers) {
+    const Pair pair = members_.ReadyPairs()[0];
+    for (const KvWriter& writer : pair.writers) {
       names.push_back(writer.instance.id);
       EXPECT_EQ(writer.tensor_rank.size, ranks.first);
     }

@@ -27,7 +27,7 @@ TEST_F(MembershipRanksTest, AChainIsWholeWithEachPlaceOfItsGrid) {
   JoinAll({grid[3]});
   for (const WorkerInfo& worker : {grid[0], grid[1], grid[2], decode}) Beat(worker);
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-  const Pair& pair = members_.ReadyPairs()[0];
+  const Pair pair = members_.ReadyPairs()[0];
   const Chain& chain = pair.chain;
   EXPECT_EQ(chain.stage0, grid[0].instance);
   ASSERT_THAT(chain.stages, SizeIs(4));
@@ -46,7 +46,7 @@ TEST_F(MembershipRanksTest, CopiesOfAHeadAreHandedOverOnce) {
   all.push_back(decode);
   JoinAll(all);
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-  const Pair& pair = members_.ReadyPairs()[0];
+  const Pair pair = members_.ReadyPairs()[0];
   EXPECT_THAT(pair.chain.stages, SizeIs(8));
   std::vector<std::string> writers;
   for (const KvWriter& writer : pair.writers) writers.push_back(writer.instance.id);

@@ -65,7 +65,7 @@ TEST_F(MembershipTest, PairsNeedEveryStageReadyAndLinked) {
   EXPECT_EQ(members_.WhatIsMissing(), "chain c0 has not linked its processes yet");
   ASSERT_EQ(Beat(s0), absl::OkStatus());
   ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-  const Pair& pair = members_.ReadyPairs()[0];
+  const Pair pair = members_.ReadyPairs()[0];
   EXPECT_EQ(pair.chain.stage0, s0.instance);
   EXPECT_THAT(pair.chain.stages,
               ElementsAre(KvWriter{s0.instance, {0, 2}}, KvWriter{s1.instance, {2, 4}}));

@@ -40,29 +40,6 @@ bool Pairing::HasRoom(const Assigned& decode, const PairLimits& limits, int64_t 
   return decode.limit.HasRoom(decode.requests);
 }
 
-bool Pairing::CouldTake(const std::vector<Pair>& pairs, const Ask& ask,
-                        const FailedPair* failed) const {
-  std::optional<Class> best;
-  bool room = false;
-  for (const Pair& pair : pairs) {
-    const bool chain = failed != nullptr && failed->HasChain(pair);
-    const bool decode = failed != nullptr && failed->HasDecode(pair);
-    const int64_t output = std::min<int64_t>(ask.max_tokens, OutputRoom(pair, ask.prompt_tokens));
-    if (pair.protocol_version < ask.protocol_version) continue;
-    if ((chain && decode) || output < (ask.clip ? 1 : ask.max_tokens)) continue;
-    const Class of = {ask.max_tokens - output,
-                      failed != nullptr && (failed->leg == Role::kDecode ? decode : chain)};
-    if (best.has_value() && *best < of) continue;
-    if (!best.has_value() || of < *best) room = false;
-    best = of;
-    const PairLimits limits = LimitsOf(pair);
-    const int64_t context_tokens = limits.AtFirst(ask.prompt_tokens, output);
-    room = room || (HasRoom(Of(pair.chain.stage0), limits) &&
-                    (limits.colocated || HasRoom(Of(pair.decode), limits, context_tokens)));
-  }
-  return room;
-}
-
 bool Pairing::Begin(const Pair& pair, int prompt_tokens, int max_tokens, int cached_tokens) {
   const int64_t prompt = PagesOf(pair, prompt_tokens);
   const int64_t context = LimitsOf(pair).AtFirst(prompt_tokens, max_tokens);
@@ -206,11 +183,6 @@ void Pairing::DropIfOver(WorkerMap::iterator worker) {
   if (account.chain_slot.has_value()) chain_loads_.Remove(*account.chain_slot);
   if (account.decode_slot.has_value()) decode_loads_.Remove(*account.decode_slot);
   workers_.erase(worker);
-}
-
-bool Pairing::AtRest() const {
-  return std::all_of(workers_.begin(), workers_.end(),
-                     [](const auto& entry) { return entry.second.AtRest(); });
 }
 
 const Pairing::Assigned& Pairing::Of(const InstanceRef& instance) const {

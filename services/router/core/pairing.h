@@ -94,7 +94,8 @@ class Pairing {
   // moment. In a small cluster all pairs are candidates; in a large one a few chains and decode
   // services are, and all only if none of these has room.
   absl::StatusOr<Choice> Choose(Roster& roster, const Ask& ask, const FailedPair* failed);
-  // Whether Choose would find one of `pairs`, found by looking at each: for checks.
+  // Whether Choose would find one of `pairs`, found by looking at each. For tests; defined in
+  // testing/.
   bool CouldTake(const std::vector<Pair>& pairs, const Ask& ask, const FailedPair* failed) const;
 
   // Notes that the pair's chain is given the prompt, and says what it has of it by now.
@@ -146,7 +147,7 @@ class Pairing {
   // the same incarnation may register again in between (its lease ended, it did not).
   void Forget(const InstanceRef& instance);
 
-  // True when no attempt is counted anywhere.
+  // True when no attempt is counted anywhere. For tests; defined in testing/.
   bool AtRest() const;
 
   // How often inconsistent counts were corrected; 0 in a router without bugs.

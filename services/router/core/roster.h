@@ -99,7 +99,7 @@ struct Roster {
   // of names; of a colocated chain with its own slot twice.
   template <typename Visit>
   void VisitPairs(Visit visit) const;
-  // Pairs that can serve, in the order of names: for small clusters and for checks.
+  // Pairs that can serve, in the order of names: for small clusters.
   std::vector<Pair> Pairs() const;
   size_t CountPairs() const;
   bool HasPair() const;

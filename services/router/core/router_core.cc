@@ -353,20 +353,4 @@ RouterLoad RouterCore::load() const {
   return load;
 }
 
-absl::Status RouterCore::CheckInvariants() const {
-  const State& state = *state_;
-  BATON_RETURN_IF_ERROR(state.CheckDrain());
-  BATON_RETURN_IF_ERROR(state.membership.CheckInvariants());
-  BATON_RETURN_IF_ERROR(state.CheckWaiting());
-  if (state.pairing.mended_total() > 0) {
-    return absl::InternalError("work ended on a worker more often than it began");
-  }
-  return state.table.CheckInvariants();
-}
-
-bool RouterCore::AtRest() const {
-  return state_->table.empty() && state_->waiting.empty() && state_->turns.empty() &&
-         state_->pairing.AtRest();
-}
-
 }  // namespace baton::router

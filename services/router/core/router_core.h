@@ -343,6 +343,8 @@ class RouterCore {
   Outlook outlook(int64_t now_us) const;
   RouterDrain drain(int64_t now_us) const;
   RouterLoad load() const;
+
+  // For tests; defined in testing/.
   absl::Status CheckInvariants() const;
   bool AtRest() const;  // No transaction, no attempt.
 

@@ -97,7 +97,6 @@ struct RouterCore::State {
   absl::Status RefuseToBegin();
   void EndDrain();
   int64_t NextDrainUs() const;
-  absl::Status CheckDrain() const;
 
   // watches.cc
   void Suspect(const InstanceRef& instance);
@@ -106,7 +105,6 @@ struct RouterCore::State {
   void TellWatches();
 
   // waiting.cc
-  absl::Status CheckWaiting() const;
   int64_t GiveTurn(Transaction& txn);
   std::optional<uint64_t> GivesWayTo(const std::string& tenant) const;
   void GiveWay(uint64_t call_id);

@@ -102,49 +102,4 @@ int TransactionTable::CountHeldBy(const InstanceRef& instance) const {
   return static_cast<int>(std::count_if(transactions_.begin(), transactions_.end(), holds));
 }
 
-absl::Status TransactionTable::CheckInvariants() const {
-  std::array<int, kPhaseCount> counts{};
-  size_t attempts = 0;
-  for (const auto& [call_id, txn] : transactions_) {
-    ++counts[static_cast<size_t>(txn.phase)];
-    const auto named = call_of_request_.find(txn.request_id);
-    if (named == call_of_request_.end() || named->second != call_id) {
-      return absl::InternalError(
-          absl::StrCat("request id ", txn.request_id, " belongs to two transactions"));
-    }
-    if (!timers_.contains({txn.timer_us, call_id})) {
-      return absl::InternalError(absl::StrCat("request ", txn.request_id, " has no timer"));
-    }
-    const Attempt& attempt = txn.attempt;
-    if (txn.phase == Phase::kWaiting) {
-      if (attempt.id == 0 && !attempt.decode_open && !attempt.prefill_open) continue;
-      return absl::InternalError(
-          absl::StrCat("request ", txn.request_id, " waits for a pair and has one"));
-    }
-    if (attempt.id == 0) {
-      return absl::InternalError(absl::StrCat("request ", txn.request_id, " has no attempt"));
-    }
-    const auto owner = call_of_attempt_.find(attempt.id);
-    if (owner == call_of_attempt_.end() || owner->second != call_id) {
-      return absl::InternalError(absl::StrCat("attempt ", attempt.id, " is not indexed"));
-    }
-    ++attempts;
-    const bool decode_expected = txn.phase != Phase::kSettling;
-    if (attempt.decode_open != decode_expected) {
-      return absl::InternalError(absl::StrCat("request ", txn.request_id, ": decode leg is ",
-                                              attempt.decode_open ? "open" : "closed"));
-    }
-    if (txn.phase == Phase::kSettling && !attempt.prefill_open) {
-      return absl::InternalError(
-          absl::StrCat("request ", txn.request_id, " waits for a prefill leg that has ended"));
-    }
-  }
-  if (counts != phase_counts_) return absl::InternalError("phase counts don't match");
-  if (attempts != call_of_attempt_.size() || timers_.size() != transactions_.size() ||
-      call_of_request_.size() != transactions_.size()) {
-    return absl::InternalError("an index holds more than the transactions");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace baton::router

@@ -151,7 +151,7 @@ class TransactionTable {
   int CountOf(Phase phase) const { return phase_counts_[static_cast<size_t>(phase)]; }
   bool empty() const { return transactions_.empty(); }
 
-  // The indexes agree with the transactions, recounted.
+  // The indexes agree with the transactions, recounted. For tests; defined in testing/.
   absl::Status CheckInvariants() const;
 
  private:

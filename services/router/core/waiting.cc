@@ -199,25 +199,4 @@ void RouterCore::State::TimeOutWaiting(Transaction& txn) {
                       "router", ""));
 }
 
-absl::Status RouterCore::State::CheckWaiting() const {
-  if (static_cast<int>(waiting.size()) != table.CountOf(Phase::kWaiting)) {
-    return absl::InternalError("the queue for a pair is not the waiting requests");
-  }
-  const std::vector<Pair>& pairs = membership.ReadyPairs();
-  if (waiting.empty() || pairs.empty()) return absl::OkStatus();
-  if (!wait_for_room) {
-    return absl::InternalError(
-        absl::StrCat(waiting.size(), " requests wait for a pair while one is ready"));
-  }
-  const Transaction* first = table.OfCall(*waiting.Next());
-  const bool fails_everywhere = first->failed.has_value() && pairs.size() == 1 &&
-                                first->failed->HasChain(pairs[0]) &&
-                                first->failed->HasDecode(pairs[0]);
-  const FailedPair* failed =
-      first->failed.has_value() && !fails_everywhere ? &*first->failed : nullptr;
-  if (!pairing.CouldTake(pairs, first->ask(), failed)) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("request ", first->request_id, " waits while there is room for it"));
-}
-
 }  // namespace baton::router

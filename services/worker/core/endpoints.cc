@@ -103,12 +103,4 @@ std::optional<PeerEndpoint> Endpoints::Find(const InstanceRef& peer) const {
   return found->second.endpoint;
 }
 
-std::map<InstanceRef, PeerEndpoint> Endpoints::Standing() const {
-  std::map<InstanceRef, PeerEndpoint> standing;
-  for (const auto& [peer, entry] : entries_) {
-    if (entry.state == Entry::State::kStanding) standing.emplace(peer, entry.endpoint);
-  }
-  return standing;
-}
-
 }  // namespace baton::worker

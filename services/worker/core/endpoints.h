@@ -58,7 +58,7 @@ class Endpoints {
   bool Wanted(const InstanceRef& peer) const;
   std::optional<PeerEndpoint> Find(const InstanceRef& peer) const;
   // All that stand.
-  std::map<InstanceRef, PeerEndpoint> Standing() const;
+  std::map<InstanceRef, PeerEndpoint> Standing() const;  // For tests; defined in testing/.
 
  private:
   struct Entry {

@@ -285,18 +285,4 @@ std::optional<Unregistered> Memberships::unregistered() const {
                       silent_since_us};
 }
 
-absl::Status Memberships::CheckInvariants() const {
-  if (static_cast<int>(routers_.size()) > kMaxRouters) {
-    return absl::InternalError(absl::StrCat(routers_.size(), " routers are followed"));
-  }
-  std::set<uint64_t> lives;
-  for (const auto& [id, router] : routers_) {
-    if (router.state() != RouterMembership::State::kMember) continue;
-    if (!lives.insert(router.incarnation()).second) {
-      return absl::InternalError(absl::StrCat("two memberships at one router, ", router.address()));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace baton::worker

@@ -198,7 +198,7 @@ class Memberships {
   const RouterMembership* Find(uint64_t router) const;            // nullptr: forgotten.
   const std::vector<PeerWorker>& peers() const { return told_; }  // As told last.
   const Endpoints& endpoints() const { return endpoints_; }
-  // What must hold whatever happens: one membership for each router.
+  // One membership for each router, whatever happens. For tests; defined in testing/.
   absl::Status CheckInvariants() const;
 
  private:

@@ -58,8 +58,7 @@ class PodWatch {
   // Grows with every change of `pods`.
   uint64_t version() const { return version_; }
   bool overfull() const { return overfull_; }
-  bool synced() const { return !resource_version_.empty(); }  // A list is complete, and young.
-  int failures() const { return failures_; }                  // In a row.
+  int failures() const { return failures_; }  // In a row.
 
  private:
   enum class State { kWaiting, kListing, kWatching };
