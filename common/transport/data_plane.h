@@ -90,8 +90,8 @@ struct Outgoing {
   //   CANCELLED           Disconnect or Shutdown came first
   //   UNAVAILABLE         the peer failed, or nothing came to its end for too long
   // After an error the peer may have got the message, a part of it, or nothing. Runs on the data
-  // thread; only if the data plane is shut down or its mailbox is full, on the calling thread
-  // before Send returns (so hold no lock that on_sent takes).
+  // thread, with an error perhaps before Send returns. If the data plane is shut down or its
+  // mailbox is full, that is on the calling thread (so hold no lock that on_sent takes).
   std::function<void(const absl::Status&)> on_sent;
 };
 

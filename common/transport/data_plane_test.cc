@@ -339,5 +339,22 @@ TEST_F(DataPlaneTest, CallbacksMayUseEveryMethod) {
   receiver_->Shutdown();
 }
 
+class SmallMailboxTest : public DataPlaneTest {
+ protected:
+  SmallMailboxTest() : DataPlaneTest({.mailbox_limit = 1, .pull = testing::TestOptions().pull}) {}
+};
+
+TEST_F(SmallMailboxTest, TheDataThreadsOwnMessagesNeedNoRoomAndLeaveBeforeADisconnect) {
+  Send({.id = 0, .payload_bytes = 10}, 1);
+  inbox_.WaitForId(0);  // Connected.
+  ASSERT_TRUE(sender_->Post([this] {
+    for (uint64_t id = 1; id <= 20; ++id) Send({.id = id, .payload_bytes = 10}, 1);
+    sender_->Disconnect(peer_);
+  }));
+  const std::vector<Inbox::Arrival> arrivals = inbox_.WaitFor(21);
+  for (size_t i = 0; i < 21; ++i) EXPECT_EQ(arrivals[i].header.id, i) << "out of order";
+  for (const absl::Status& status : outbox_.WaitForAll()) EXPECT_TRUE(status.ok()) << status;
+}
+
 }  // namespace
 }  // namespace baton

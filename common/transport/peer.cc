@@ -187,7 +187,6 @@ void Peer::Send(Outgoing message) {
                 message.header.size());
   }
   queue.push_back(std::move(operation));
-  Pump();
 }
 
 void Peer::SendOwn(std::vector<std::byte> message) {

@@ -55,7 +55,7 @@ class Peer {
   absl::Status Open(ucp_worker_h worker, const PeerAddress& address,
                     const std::string& own_address);
 
-  void Send(Outgoing message);
+  void Send(Outgoing message);  // Queues it; Pump or MarkReady comes next.
   // A message of the data plane's own, complete with its frame and without a payload.
   void SendOwn(std::vector<std::byte> message);
 
@@ -87,6 +87,7 @@ class Peer {
   // Hands queued messages to UCX as far as the window allows. Not within callbacks of UCX: a send
   // there could overtake messages that UCX is just about to flush.
   void Pump();
+  void MarkReady();  // The loop is to call Pump, before it sleeps.
 
   // Ends what is queued with `reason` at once, and what is in flight with it when UCX lets go of
   // the memory. An outbound peer is told goodbye, so that it closes its return endpoint. Later
@@ -132,7 +133,6 @@ class Peer {
   bool CanSend() const { return !greeting_ && failure_.ok(); }
   // Hands the front of `queue` to UCX.
   void StartFront(std::deque<std::unique_ptr<Operation>>& queue);
-  void MarkReady();
   void Start(std::unique_ptr<Operation> operation);
   void Sent(Operation* operation, ucs_status_t status);
   void Finish(Operation* operation, const absl::Status& status);

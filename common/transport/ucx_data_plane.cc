@@ -124,10 +124,10 @@ absl::Status UcxDataPlane::WatchDescriptors() {
 
 void UcxDataPlane::Run() {
   while (!stopping_) {
+    PumpPeers();  // First: a Disconnect in the mailbox comes after what was sent here.
     RunMailbox();
     bool idle = Progress();
     idle = !Pull() && idle;
-    idle = !PumpPeers() && idle;
     AnswerGreetings();
     AnswerGoodbyes();
     AnswerPings();
@@ -135,6 +135,7 @@ void UcxDataPlane::Run() {
     ReapPeers();
     Tick();
     // BUSY: something came in between; it must be progressed before the descriptor can be armed.
+    idle = idle && shared_.ready.empty();
     if (idle && !stopping_ && ucp_worker_arm(worker_) != UCS_ERR_BUSY) Sleep();
   }
   Teardown();
@@ -151,13 +152,11 @@ bool UcxDataPlane::Progress() {
   return false;
 }
 
-bool UcxDataPlane::PumpPeers() {
-  if (shared_.ready.empty()) return false;
+void UcxDataPlane::PumpPeers() {
   for (PeerId id : std::exchange(shared_.ready, {})) {
     const auto found = peers_.find(id);
     if (found != peers_.end()) found->second->Pump();
   }
-  return true;
 }
 
 void UcxDataPlane::Sleep() {
@@ -270,9 +269,11 @@ void UcxDataPlane::Disconnect(PeerId peer) {
 }
 
 void UcxDataPlane::Send(PeerId peer, Outgoing message) {
+  // Perhaps in a callback of UCX's, so that it is queued and leaves in the loop's next round.
+  if (OnDataThread() && !stopping_) return SendNow(peer, std::move(message), /*pump=*/false);
   // std::function wants copyable closures, so the message is shared instead of copied.
   auto shared = std::make_shared<Outgoing>(std::move(message));
-  if (Post([this, peer, shared] { SendNow(peer, std::move(*shared)); })) {
+  if (Post([this, peer, shared] { SendNow(peer, std::move(*shared), /*pump=*/true); })) {
     return;
   }
   counters_.send_errors.fetch_add(1, std::memory_order_relaxed);
@@ -281,10 +282,11 @@ void UcxDataPlane::Send(PeerId peer, Outgoing message) {
   }
 }
 
-void UcxDataPlane::SendNow(PeerId peer, Outgoing message) {
+void UcxDataPlane::SendNow(PeerId peer, Outgoing message, bool pump) {
   const auto found = peers_.find(peer);
   if (found != peers_.end()) {
     found->second->Send(std::move(message));
+    pump ? found->second->Pump() : found->second->MarkReady();
     return;
   }
   counters_.send_errors.fetch_add(1, std::memory_order_relaxed);
@@ -323,6 +325,7 @@ void UcxDataPlane::Shutdown() {
 }
 
 void UcxDataPlane::Teardown() {
+  PumpPeers();
   for (const std::function<void()>& task : mailbox_.Close()) task();
   // Peers that were connected a moment ago are still answering: if this end were gone, UCX 1.13
   // would abort them (README, "Known limits"). Those that don't answer are not waited for.

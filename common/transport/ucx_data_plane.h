@@ -53,7 +53,7 @@ class UcxDataPlane : public DataPlane {
   void Run();
   void RunMailbox();
   bool Progress();
-  bool PumpPeers();
+  void PumpPeers();
   void ReapPeers();
   void Tick();
   void Sleep();
@@ -69,7 +69,7 @@ class UcxDataPlane : public DataPlane {
   void OfferPulls(const GreetingSender& greeting, PeerId to);
   bool Pull();
   absl::StatusOr<PeerId> ConnectNow(std::string_view address, Peer::Direction direction);
-  void SendNow(PeerId peer, Outgoing message);
+  void SendNow(PeerId peer, Outgoing message, bool pump);
 
   // Runs `task` on the data thread and waits for it; false if the thread has ended.
   bool RunAndWait(const std::function<void()>& task);

@@ -189,10 +189,9 @@ void PrefillProcess::Perform(const prefill::ExportKv& action) {
 // The transport reads the pages when it gets to them, not when it is told to.
 void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
   const auto read = [this, message] { return ReadPages(message); };
-  const Ticket& ticket = message.ticket;
   KvDataHeader header;
-  header.slot = ticket.slot;
-  header.generation = ticket.generation;
+  header.slot = message.slot;
+  header.generation = message.generation;
   header.decode_incarnation = message.decode.incarnation;
   header.writer_incarnation = self_.incarnation;
   header.layers = message.box.layers;
@@ -240,15 +239,14 @@ void PrefillProcess::Perform(const prefill::SendKvMessage& message) {
 }
 
 void PrefillProcess::Perform(const prefill::SendCommitMessage& message) {
-  const Ticket& ticket = message.ticket;
   KvCommit commit;
-  commit.slot = ticket.slot;
-  commit.generation = ticket.generation;
+  commit.slot = message.slot;
+  commit.generation = message.generation;
   commit.decode_incarnation = message.decode.incarnation;
   commit.writer_incarnation = self_.incarnation;
   commit.writer_id = self_.id;
   commit.layers = message.layers;
-  commit.page_count = ticket.prompt_pages;
+  commit.page_count = message.page_count;
   commit.checksum_sum = message.checksum_sum;
   commit.has_first_token = message.first_token.has_value();
   if (message.first_token.has_value()) commit.first_token = *message.first_token;

@@ -36,6 +36,11 @@ int StageWitness::PlaceIn(const Ticket& ticket, const InstanceRef& decode) const
   return -1;
 }
 
+template <typename Sent>
+bool StageWitness::IsOf(const Sent& sent, const Ticket& ticket) {
+  return sent.slot == ticket.slot && sent.generation == ticket.generation;
+}
+
 size_t StageWitness::PageBytes(int place) const {
   const int heads = topology_.CommonHeads(rank_, place % topology_.decode_ranks).size();
   return topology_.Layout().WithHeads(heads).BandBytes(topology_.SentTo(layers_, rank_, place));
@@ -217,7 +222,7 @@ void StageWitness::See(const prefill::SendKvMessage& action) {
   Request* const request = Find(action.attempt_id);
   if (request == nullptr) return;
   const int place = PlaceIn(*request->open.ticket, action.decode);
-  if (request->over || request->lost || action.ticket != request->open.ticket || place < 0 ||
+  if (request->over || request->lost || !IsOf(action, *request->open.ticket) || place < 0 ||
       action.box.heads != topology_.CommonHeads(rank_, place % topology_.decode_ranks) ||
       action.box.layers != topology_.SentTo(layers_, rank_, place)) {
     return Complain(action.attempt_id,
@@ -286,7 +291,8 @@ void StageWitness::See(const prefill::SendCommitMessage& action) {
   const size_t sent = request->parts[action.decode].size();
   const bool first = request->commits_sent.insert(action.decode).second;
   if (sent != all || request->over || request->lost || !request->commit_due || !first ||
-      action.ticket != request->open.ticket) {
+      !IsOf(action, *request->open.ticket) ||
+      action.page_count != request->open.ticket->prompt_pages) {
     Complain(action.attempt_id,
              absl::StrCat("its commit leaves twice, late, or after ", sent, " of ", all, " parts"));
   }

@@ -71,6 +71,8 @@ class StageWitness {
   // The ranks of the ticket's decode service that this one has heads for.
   std::set<InstanceRef> ReceiversOf(const Ticket& ticket) const;
   int PlaceIn(const Ticket& ticket, const InstanceRef& decode) const;
+  template <typename Sent>
+  static bool IsOf(const Sent& sent, const Ticket& ticket);
   size_t PageBytes(int place) const;
   void CheckWindow(const InstanceRef& decode);
   void CheckNotComputed(uint64_t attempt_id);

@@ -94,7 +94,8 @@ void KvOutbox::Enqueue(uint64_t send_id, Send send, int64_t now_us,
 SendKvMessage KvOutbox::NextMessage(const Send& send, const Share& share) const {
   SendKvMessage message;
   message.attempt_id = send.attempt_id;
-  message.ticket = send.ticket;
+  message.slot = send.ticket.slot;
+  message.generation = send.ticket.generation;
   message.decode = share.decode;
   message.box = share.box;
   message.first_page = send.first_page + static_cast<int>(share.next_page);

@@ -75,7 +75,8 @@ struct KvOutboxOptions {
 struct SendKvMessage {
   uint64_t message_id = 0;
   uint64_t attempt_id = 0;
-  Ticket ticket;
+  uint32_t slot = 0;  // The ticket's, and its generation.
+  uint64_t generation = 0;
   InstanceRef decode;  // Its process that this goes to.
   KvBox box;
   int first_page = 0;
@@ -96,7 +97,9 @@ struct ExportKv {
 struct SendCommitMessage {
   uint64_t message_id = 0;
   uint64_t attempt_id = 0;
-  Ticket ticket;
+  uint32_t slot = 0;  // The ticket's, and its generation and number of pages.
+  uint64_t generation = 0;
+  int page_count = 0;
   InstanceRef decode;  // Its process that this goes to.
   LayerRange layers;   // That both have.
   std::optional<SampledToken> first_token;

@@ -70,7 +70,8 @@ TEST_F(KvOutboxRanksTest, EachRankGetsItsHeadsAndTheLastMessageEndsTheSend) {
   ASSERT_EQ(data_.size(), 4u);  // {4, 5, 6} and {2}, half of each page to each rank.
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(data_[i].decode, i < 2 ? kDecode : kFollower);
-    EXPECT_EQ(data_[i].ticket, RanksTicket(9));
+    EXPECT_EQ(data_[i].slot, RanksTicket(9).slot);
+    EXPECT_EQ(data_[i].generation, 9u);
     EXPECT_EQ(data_[i].box.heads, i < 2 ? (IndexRange{0, 1}) : (IndexRange{1, 2}));
     EXPECT_EQ(data_[i].first_page, i % 2 == 0 ? 0 : 3);
     EXPECT_EQ(data_[i].local_page, i % 2 == 0 ? 4 : 2);

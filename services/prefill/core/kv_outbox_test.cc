@@ -310,7 +310,7 @@ TEST(KvOutboxRandomTest, EverySendEndsOnce) {
         } else if (const auto* commit = std::get_if<SendCommitMessage>(&action)) {
           under_way.push_back({commit->message_id, 0, commit->decode});
           exported.insert(commit->message_id);
-          committed.emplace(commit->ticket.generation, commit->decode.incarnation);
+          committed.emplace(commit->generation, commit->decode.incarnation);
         } else {
           ended.insert(std::get<KvSent>(action).send_id);
         }

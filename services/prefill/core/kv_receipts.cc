@@ -25,8 +25,10 @@ void KvOutbox::SendCommitOf(const ShareId& id, std::vector<KvOutboxAction>& acti
     const auto sum = sums->second.find(share.decode);
     if (sum != sums->second.end()) checksum_sum = sum->second;
   }
-  SendCommitMessage commit{next_message_id_++, send.attempt_id, send.ticket,  share.decode,
-                           share.box.layers,   std::nullopt,    checksum_sum, share.asks > 0};
+  const Ticket& ticket = send.ticket;
+  SendCommitMessage commit{
+      next_message_id_++, send.attempt_id,  ticket.slot,  ticket.generation, ticket.prompt_pages,
+      share.decode,       share.box.layers, std::nullopt, checksum_sum,      share.asks > 0};
   // For who draws what follows, which has the last layers.
   if (share.box.layers.end == options_.layers.end) commit.first_token = send.first_token;
   actions.push_back(std::move(commit));

@@ -54,7 +54,7 @@ TEST_F(KvReceiptsTest, ACommitIsRepeatedAndAReceiptEndsIt) {
   now_us_ += 1;
   Tick();
   ASSERT_EQ(commits_.size(), 2u);
-  EXPECT_EQ(commits_[1].ticket.generation, 9u);
+  EXPECT_EQ(commits_[1].generation, 9u);
   Receive(9, KvReceiptKind::kComplete);
   EXPECT_EQ(sent_.size(), 1u) << "the repetition is still under way";
   End(commits_[1].message_id);

@@ -164,15 +164,14 @@ void KvSender::OnExported(uint64_t message_id, const absl::StatusOr<ExportedKv>&
 }
 
 void KvSender::Perform(const SendKvMessage& action) {
-  const Ticket& ticket = action.ticket;
   if (absl::Status status = Failpoint("prefill.kv_send"); !status.ok()) {
     MessageEnded(action.message_id, action.decode, 0, status);
     return;
   }
   const std::span<const std::byte> run = exports_.at(action.message_id).memory.Host();
   KvDataHeader header;
-  header.slot = ticket.slot;
-  header.generation = ticket.generation;
+  header.slot = action.slot;
+  header.generation = action.generation;
   header.decode_incarnation = action.decode.incarnation;
   header.writer_incarnation = options_.self.incarnation;
   header.layers = action.box.layers;
@@ -189,20 +188,19 @@ void KvSender::Perform(const SendKvMessage& action) {
 }
 
 void KvSender::Perform(const SendCommitMessage& action) {
-  const Ticket& ticket = action.ticket;
   if (absl::Status status = Failpoint("prefill.commit_send"); !status.ok()) {
     MessageEnded(action.message_id, action.decode, 0, status);
     return;
   }
   if (action.again) options_.metrics->Increment(Metric::kKvCommitsRepeatedTotal);
   KvCommit commit;
-  commit.slot = ticket.slot;
-  commit.generation = ticket.generation;
+  commit.slot = action.slot;
+  commit.generation = action.generation;
   commit.decode_incarnation = action.decode.incarnation;
   commit.writer_incarnation = options_.self.incarnation;
   commit.writer_id = options_.self.id;
   commit.layers = action.layers;
-  commit.page_count = ticket.prompt_pages;
+  commit.page_count = action.page_count;
   commit.checksum_sum = action.checksum_sum;
   commit.has_first_token = action.first_token.has_value();
   if (action.first_token.has_value()) commit.first_token = *action.first_token;
