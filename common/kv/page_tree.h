@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -24,6 +25,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "common/kv/block_pool.h"
 
 namespace baton {
 
@@ -105,6 +107,16 @@ class PageTree {
   uint64_t clock_ = 0;
   int evictable_ = 0;  // Nodes without pins.
 };
+
+// How a core that keeps KV has pages for a request: free ones, and those that its cache gives up.
+
+// Pages of `pool` that are free, or that the cache would give up; nullopt: there is no cache.
+int AvailablePages(const BlockPool& pool, const std::optional<PageTree>& tree);
+
+// Allocates `count` pages; so many must be available. If too few are free the cache gives up those
+// that were unused the longest, and `evicted_total` counts them.
+std::vector<int> TakePages(int count, BlockPool& pool, std::optional<PageTree>& tree,
+                           uint64_t& evicted_total);
 
 }  // namespace baton
 

@@ -9,7 +9,6 @@
 
 #include "common/base/random.h"
 #include "common/kv/block_pool.h"
-#include "common/kv/cached_pages.h"
 
 namespace baton {
 namespace {

@@ -145,6 +145,7 @@ class RouterShell : public Gateway {
   void Perform(FinishCall& action);
   void Answer(uint64_t rpc_id, const absl::Status& status);
   void EndWatches();
+  static absl::Status Stopping();  // Why nothing more is taken.
   void DropCall(uint64_t call_id, const absl::Status& outcome, bool tell);
   void EndSession(uint64_t call_id);
   Session* BeginAttempt(uint64_t call_id, uint64_t attempt_id, int max_tokens, int64_t now_us);

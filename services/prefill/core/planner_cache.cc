@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/kv/cached_pages.h"
+#include "common/kv/page_tree.h"
 #include "services/prefill/core/planner_state.h"
 
 namespace baton::prefill {
