@@ -1,6 +1,6 @@
 """Models with experts, windows, fused projections and FP8 weights through whole clusters: greedy tokens equal the
-oracle's apart and colocated, with stages and ranks, and a checkpoint that lacks an expert is refused before anything
-starts."""
+oracle's apart and colocated, with stages and ranks, also behind a cached prompt, and a checkpoint that lacks an expert
+is refused before anything starts."""
 
 import json
 import pathlib
@@ -88,10 +88,12 @@ def expected(model):
 def check(cluster, expected):
     prompts, tokens = expected
     with Client(cluster.target) as client:
-        answers = [client.greedy(prompts[1], COUNT), *client.greedy_at_once(prompts, COUNT)]
-    for answer, right in zip(answers, [tokens[1], *tokens]):
+        answers = [client.greedy(prompts[1], COUNT), *client.greedy_at_once(prompts, COUNT),
+                   client.greedy(prompts[-1], COUNT)]
+    for answer, right in zip(answers, [tokens[1], *tokens, tokens[-1]]):
         assert answer.error is None, answer.error
         assert answer.tokens == right
+    assert answers[-1].finished.usage.cached_tokens == (LENGTHS[-1] - 1) // 16 * 16
 
 
 @pytest.mark.parametrize("shape", [(1, 1, []), (2, 2, []), (3, 1, ["--executor", "torch"]), (2, 4, [])],
