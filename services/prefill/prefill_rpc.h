@@ -25,10 +25,10 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
     std::string instance_id;
     std::shared_ptr<EventLoop> loop;
     // Called on the loop only; one of them is null. They live until the loop has stopped.
-    ChainShell* chain = nullptr;        // On stage 0.
-    StageLink* link = nullptr;          // On later stages.
-    tracing::Tracer* tracer = nullptr;  // Null: no tracing.
-    const worker::Peers* peers = nullptr;
+    ChainShell* chain = nullptr;           // On stage 0.
+    StageLink* link = nullptr;             // On later stages.
+    tracing::Tracer* tracer = nullptr;     // Null: no tracing.
+    const worker::Peers* peers = nullptr;  // Hears of each prompt that is taken.
   };
   explicit PrefillRpc(Options options) : options_(std::move(options)) {}
 

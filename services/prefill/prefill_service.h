@@ -74,8 +74,8 @@ class PrefillService {
     std::optional<SweepLimits> rank_sweep;
     ConnectGroup connect_group;                                      // For stages of several ranks.
     std::shared_ptr<const rpc::ClusterSecurity> security = nullptr;  // Null: peers are not checked.
-    Constraints* constraints = nullptr;     // Null: texts can't be constrained.
-    KvInlet* inlet = nullptr;               // In a decode service. Its events go to OnLease.
+    Constraints* constraints = nullptr;  // Null: texts can't be constrained.
+    KvInlet* inlet = nullptr;            // In a decode service. Its events go to OnLease.
     std::function<std::unique_ptr<Front>(const FrontParts&)> make_front = {};
   };
 

@@ -80,13 +80,13 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
                                                                      kMaxPrompts, " entries")));
   }
   int keys = 0;
-  for (const v1::TakenPrompt& taken : request->taken_prompts()) {
-    keys += taken.prefix_keys_size();
-    heartbeat.taken_prompts.emplace_back(taken.prefix_keys().begin(), taken.prefix_keys().end());
-  }
+  for (const v1::TakenPrompt& taken : request->taken_prompts()) keys += taken.prefix_keys_size();
   if (std::max(keys, request->taken_prompts_size()) > kMaxTakenKeys) {
     return Refuse(context, InvalidField("taken_prompts", absl::StrCat("must have at most ",
                                                                       kMaxTakenKeys, " keys")));
+  }
+  for (const v1::TakenPrompt& taken : request->taken_prompts()) {
+    heartbeat.taken_prompts.emplace_back(taken.prefix_keys().begin(), taken.prefix_keys().end());
   }
   std::vector<std::pair<uint64_t, int>> prompts;
   for (const v1::PromptProgress& prompt : request->load().prompts()) {
