@@ -31,8 +31,8 @@ class HalfOpenTest : public ::testing::Test {
   }
 
   HalfOpenTest() : a_(*DataPlane::Create(Options())), b_(*DataPlane::Create(Options())) {
-    EXPECT_TRUE(a_->Register(MessageKind::kKvPages, &inbox_).ok());
-    EXPECT_TRUE(b_->Register(MessageKind::kKvPages, &inbox_).ok());
+    EXPECT_TRUE(a_->Register(MessageKind::kKvPages, &inbox_a_).ok());
+    EXPECT_TRUE(b_->Register(MessageKind::kKvPages, &inbox_b_).ok());
   }
 
   static PeerId Connect(DataPlane& from, const DataPlane& to) {
@@ -81,7 +81,8 @@ class HalfOpenTest : public ::testing::Test {
     ADD_FAILURE() << "no connection works any more";
   }
 
-  Inbox inbox_;
+  Inbox inbox_a_;  // An inbox belongs to one data thread.
+  Inbox inbox_b_;
   std::unique_ptr<DataPlane> a_;
   std::unique_ptr<DataPlane> b_;
   Random random_{1};
