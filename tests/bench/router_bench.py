@@ -3,7 +3,8 @@
 choice_us, choice_growth, heartbeat_us: the core's times at 10,000 workers, and over 64 (router_bench.cc).
 cost_gain_*: `baton simulate` of a trace in the form of Mooncake's, whose prompts share system prompts and grow turn by
 turn: the mean time to first token of --load-balance-policy cost over that of another policy. Below 1 cost is sooner.
-cache_hits: what four routers find cached of the same prompts, over what one finds.
+cache_hits_*: what four routers find cached of the same prompts under a policy, over what one finds; routers_ttft_*: the
+mean times to first token, four routers' over one's.
 resume_*: real processes, models/austen: 50 streams, one text after the other's end, while 100 times one of three decode
 services is killed and started again, after 50 ends of texts each. failed: requests that ended with an error; wrong:
 that were told another text than without kills; resumes: how often a text went on elsewhere.
@@ -109,11 +110,13 @@ def main():
     trace = conversations()
     flat["requests"] = len(trace)
     means = {}
-    cached = {routers: simulate([*CLUSTER, "--routers", routers], trace)[0]["cached_ratio"] for routers in (1, 4)}
-    flat["cached_ratio"], flat["cache_hits"] = round(cached[1], 3), round(cached[4] / cached[1], 3)
     for policy in POLICIES:
-        _, rows = simulate([*CLUSTER, "--load-balance-policy", policy], trace)
+        one, rows = simulate([*CLUSTER, "--load-balance-policy", policy], trace)
         means[policy] = sum(map(first_token_us, rows)) / len(rows) / 1e3
+        if policy in POLICIES[:2]:  # Those that look at what is cached.
+            four, rows = simulate([*CLUSTER, "--load-balance-policy", policy, "--routers", 4], trace)
+            flat[f"cache_hits_{policy}"] = round(four["cached_ratio"] / one["cached_ratio"], 3)
+            flat[f"routers_ttft_{policy}"] = round(sum(map(first_token_us, rows)) / len(rows) / 1e3 / means[policy], 3)
         flat[f"ttft_{policy}_ms"] = round(means[policy], 2)
     for policy in POLICIES[1:]:
         flat[f"cost_gain_{policy}"] = round(means["cost"] / means[policy], 3)

@@ -212,7 +212,8 @@ prefill::ComputeFinished DecodeRank::ResultOf(const DecodeSteps::Ended& ended) {
   return done;
 }
 
-// Of a colocated chain, which reads the prompt itself: not again, when its text is longer.
+// A colocated chain reads the prompt itself, and tells of it once: a text that is read again is not
+// told.
 bool DecodeRank::TellsPrompt(const DecodeSteps::Row& row) const {
   const auto& inputs = row.sequence->inputs;
   return topology_.IsColocated(node_) && WantsPromptTokens(inputs.prompt_id) && !row.run.decodes &&

@@ -151,7 +151,7 @@ void RouterWitness::MustClose(Request& request) {
   MustCloseDecode(request);
 }
 
-// Of a colocated chain one call is both.
+// A colocated chain has one call, which is both legs.
 void RouterWitness::MustCloseDecode(Request& request) {
   if (!std::exchange(request.decode_open, false)) return;
   if (request.pair.colocated()) request.prefill_open = false;

@@ -135,7 +135,7 @@ void Memberships::On(const StatusChanged&) {
 // A router alone counts what it has put here, and needs no reports of it.
 void Memberships::On(const LoadChanged&) {
   if (routers_joined() < 2) return;
-  for (auto& [id, router] : routers_) router.LoadNews(now_us_);
+  for (auto& [id, router] : routers_) router.News(now_us_, kLoadGapUs);
 }
 
 void Memberships::On(const Leaves&) {

@@ -9,9 +9,6 @@
 namespace baton::worker {
 namespace {
 
-// Heartbeats for news keep so much distance, however fast the cluster changes: joins that come
-// together are answered with one list.
-constexpr int64_t kNewsGapUs = 10'000;
 // An address may come to lead to another router.
 constexpr int64_t kAliasCheckUs = 30'000'000;
 
@@ -30,7 +27,7 @@ RouterMembership::RouterMembership(std::string address, const MembershipTimes& t
 std::optional<RouterMembership::Rpc> RouterMembership::BeginRpc(int64_t now_us, bool leaving) {
   if (rpc_under_way_ || left_ || now_us < next_us_) return std::nullopt;
   rpc_under_way_ = true;
-  news_ = load_news_ = false;  // What comes from here on may not be in what is sent now.
+  news_gap_us_ = kNeverUs;  // What comes from here on may not be in what is sent now.
   if (state_ != State::kMember) return Rpc::kRegister;
   began_us_ = now_us;
   last_under_way_ = leaving;
@@ -100,8 +97,7 @@ void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWor
   Answered(now_us);
   if (last_under_way_) left_ = true;
   next_us_ = now_us + interval_us_;
-  if (load_news_) next_us_ = std::min(next_us_, std::max(now_us, began_us_ + kLoadGapUs));
-  if (news_) next_us_ = std::max(now_us, began_us_ + kNewsGapUs);
+  if (news_gap_us_ != kNeverUs) News(now_us, news_gap_us_);
   if (view_version == view_version_) return;
   view_version_ = view_version;
   listed_ = std::move(members);
@@ -131,21 +127,12 @@ void RouterMembership::Failed(int64_t now_us) {
   if (state_ == State::kAlias) state_ = State::kJoining;
 }
 
-void RouterMembership::News(int64_t now_us) {
+void RouterMembership::News(int64_t now_us, int64_t gap_us) {
   if (!answers()) return;
   if (rpc_under_way_) {
-    news_ = true;
+    news_gap_us_ = std::min(news_gap_us_, gap_us);
   } else {
-    next_us_ = std::min(next_us_, std::max(now_us, began_us_ + kNewsGapUs));
-  }
-}
-
-void RouterMembership::LoadNews(int64_t now_us) {
-  if (!answers()) return;
-  if (rpc_under_way_) {
-    load_news_ = true;
-  } else {
-    next_us_ = std::min(next_us_, std::max(now_us, began_us_ + kLoadGapUs));
+    next_us_ = std::min(next_us_, std::max(now_us, began_us_ + gap_us));
   }
 }
 

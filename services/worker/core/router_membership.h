@@ -20,8 +20,11 @@
 
 namespace baton::worker {
 
-// Routers that share a worker choose by its load as they know it. Were it told every 500 ms, first
-// tokens of a busy cluster with four routers would come a fifth later (`baton simulate --routers`).
+// Heartbeats for news keep so much distance, however fast the cluster changes: joins that come
+// together are answered with one list.
+inline constexpr int64_t kNewsGapUs = 10'000;
+// And those for the load. Routers that share a worker choose by its load as they know it; told with
+// the other heartbeats alone, they overload what was idle half a second ago.
 inline constexpr int64_t kLoadGapUs = 100'000;
 
 struct MembershipTimes {
@@ -63,10 +66,9 @@ class RouterMembership {
   void Unknown(int64_t now_us);  // The router holds no lease of this worker: it registers at once.
   void Failed(int64_t now_us);   // No answer, or one that makes no sense.
 
-  // Something should be told to the router at once, or be heard from it.
-  void News(int64_t now_us);
-  // The same of the load, at most every kLoadGapUs.
-  void LoadNews(int64_t now_us);
+  // Something should be told to the router, or be heard from it, as soon as heartbeats are `gap_us`
+  // apart.
+  void News(int64_t now_us, int64_t gap_us = kNewsGapUs);
   // Ask now: another address of the same router does not answer any more.
   void AskNow(int64_t now_us);
 
@@ -126,8 +128,7 @@ class RouterMembership {
   bool left_ = false;
   bool told_of_drain_ = false;
   int needed_requests_ = 0;
-  bool news_ = false;  // Came while a call was out.
-  bool load_news_ = false;
+  int64_t news_gap_us_ = kNeverUs;  // News that came while a call was out; kNeverUs: none.
   int64_t interval_us_;
   int64_t next_us_;
   int64_t began_us_ = 0;  // The last heartbeat.

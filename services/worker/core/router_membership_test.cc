@@ -161,22 +161,22 @@ TEST_F(RouterMembershipTest, TheLoadIsToldSoonAndNotInABurst) {
   Join();
   Beat(1);
   now_us_ += 30 * kMs;
-  router_.LoadNews(now_us_);
+  router_.News(now_us_, kLoadGapUs);
   EXPECT_EQ(Wait(), 70 * kMs);
   now_us_ += 10 * kMs;
-  router_.LoadNews(now_us_);
+  router_.News(now_us_, kLoadGapUs);
   EXPECT_EQ(Wait(), 60 * kMs);
   now_us_ += 60 * kMs;
   ASSERT_EQ(router_.BeginRpc(now_us_), Rpc::kHeartbeat);
   now_us_ += 20 * kMs;
-  router_.LoadNews(now_us_);  // May not be in what was sent.
+  router_.News(now_us_, kLoadGapUs);  // May not be in what was sent.
   router_.HeartbeatTaken(1, {}, now_us_);
   EXPECT_EQ(Wait(), 80 * kMs);
   now_us_ += 80 * kMs;
   Beat(1);
   EXPECT_EQ(Wait(), 500 * kMs) << "all was told";
   now_us_ += 200 * kMs;
-  router_.LoadNews(now_us_);
+  router_.News(now_us_, kLoadGapUs);
   EXPECT_EQ(Wait(), 0);
 }
 
