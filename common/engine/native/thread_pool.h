@@ -2,17 +2,17 @@
 #ifndef COMMON_ENGINE_NATIVE_THREAD_POOL_H_
 #define COMMON_ENGINE_NATIVE_THREAD_POOL_H_
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 namespace baton {
 
-// One thread calls a pool, and computes too. Idle threads sleep instead of spinning: a stage shares
-// its machine with other processes.
+// One thread calls a pool, and computes too. A thread that waits for another looks again for some
+// microseconds, since waking one that sleeps takes longer than most loops of a decode step. Then it
+// sleeps: a stage shares its machine with other processes.
 class ThreadPool {
  public:
   // `threads` includes the caller's; 1 starts none.
@@ -32,17 +32,13 @@ class ThreadPool {
   void Help(int index);
   void RunPart(int index, int count, const std::function<void(int, int)>& body) const;
 
-  // Not absl::Mutex: Debian's build of it is not instrumented, so ThreadSanitizer reports every
-  // use.
-  std::mutex mutex_;
-  std::condition_variable called_;
-  std::condition_variable done_;
-  // All guarded by mutex_.
+  // Written while no helper runs, and read by helpers once they see a new round.
   const std::function<void(int, int)>* body_ = nullptr;
   int count_ = 0;
-  int64_t round_ = 0;
-  int running_ = 0;
   bool stopping_ = false;
+
+  std::atomic<uint32_t> round_ = 0;
+  std::atomic<uint32_t> running_ = 0;  // Helpers that have not ended the round.
 
   std::vector<std::thread> helpers_;
 };

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 namespace baton {
@@ -37,6 +40,23 @@ TEST(ThreadPoolTest, ResultsAreVisibleToTheCallerRoundAfterRound) {
     });
   }
   EXPECT_EQ(std::accumulate(sums.begin(), sums.end(), 0), 500 * 29 * 30 / 2);
+}
+
+// Between two loops, and in one, threads sleep now and then.
+TEST(ThreadPoolTest, AThreadThatSleepsIsWoken) {
+  const auto rest = [](int round) {
+    if (round % 3 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  ThreadPool pool(3);
+  std::atomic<int> parts = 0;
+  for (int round = 0; round < 60; ++round) {
+    rest(round);
+    pool.ParallelFor(3, [&](int begin, int /*end*/) {
+      rest(round + begin);
+      ++parts;
+    });
+    ASSERT_EQ(parts, 3 * (round + 1));
+  }
 }
 
 }  // namespace
