@@ -73,50 +73,58 @@ void CpuStageModel::StoreKv(const Batch& batch, int layer, int begin, int rows) 
   }
 }
 
+// Every head of keys reads all sequences in one part of a loop: that of a decode step is short.
 template <typename Element>
 void CpuStageModel::Attend(const Batch& batch, int layer, int begin, int rows,
                            TileLists<Element>& lists,
                            void (*attention)(const kernels::AttentionArgs<Element>&)) {
+  threads_.ParallelFor(sizes_.num_key_value_heads, [&](int head_begin, int head_end) {
+    for (int head = head_begin; head < head_end; ++head) {
+      for (int row = 0; row < rows;) {
+        const RowPlace place = PlaceOf(begin + row);
+        const SequenceSlice& slice = batch.slices[static_cast<size_t>(place.slice)];
+        const int slice_end = slice.prefix_length + slice.token_count;
+        const int tokens = std::min(slice_end - place.position, rows - row);
+        attention(ArgsOf(slice, {layer, head, row, place.position, tokens}, lists));
+        row += tokens;
+      }
+    }
+  });
+}
+
+template <typename Element>
+kernels::AttentionArgs<Element> CpuStageModel::ArgsOf(const SequenceSlice& slice,
+                                                      const HeadRun& run,
+                                                      TileLists<Element>& lists) {
   const int width = sizes_.query_size() + 2 * sizes_.kv_size();
   const int group = sizes_.num_attention_heads / sizes_.num_key_value_heads;
   const int tiles_per_page = kv().page_size / kernels::kKeyTile;
   const size_t tile_floats = Floats(kernels::kKeyTile, config_.head_dim);
-  for (int row = 0; row < rows;) {
-    const RowPlace place = PlaceOf(begin + row);
-    const SequenceSlice& slice = batch.slices[static_cast<size_t>(place.slice)];
-    const int slice_end = slice.prefix_length + slice.token_count;
-    const int tokens = std::min(slice_end - place.position, rows - row);
-    const int tiles = (place.position + tokens + kernels::kKeyTile - 1) / kernels::kKeyTile;
-    threads_.ParallelFor(sizes_.num_key_value_heads, [&](int head_begin, int head_end) {
-      for (int head = head_begin; head < head_end; ++head) {
-        const Element** keys = &lists.keys[static_cast<size_t>(head) * max_tiles_];
-        const Element** values = &lists.values[static_cast<size_t>(head) * max_tiles_];
-        for (int tile = 0; tile < tiles; ++tile) {
-          const auto i = static_cast<size_t>(tile);
-          const int page = slice.pages[static_cast<size_t>(tile / tiles_per_page)];
-          const size_t offset = static_cast<size_t>(tile % tiles_per_page) * tile_floats;
-          keys[i] = pool_->Keys<Element>(page, layer, head) + offset;
-          values[i] = pool_->Values<Element>(page, layer, head) + offset;
-        }
-        const size_t query = Floats(int64_t{head} * group, config_.head_dim);
-        kernels::AttentionArgs<Element> args;
-        args.query = &scratch_.qkv[Floats(row, width) + query];
-        args.output = &scratch_.attended[Floats(row, sizes_.query_size()) + query];
-        args.query_stride = static_cast<size_t>(width);
-        args.output_stride = static_cast<size_t>(sizes_.query_size());
-        args.tokens = tokens;
-        args.heads = group;
-        args.head_dim = config_.head_dim;
-        args.first_position = place.position;
-        args.window = config_.window(layer);
-        args.scale = attention_scale_;
-        args.softcap = static_cast<float>(config_.score_softcap);
-        args.kv = {keys, values};
-        attention(args);
-      }
-    });
-    row += tokens;
+  const int tiles = (run.position + run.tokens + kernels::kKeyTile - 1) / kernels::kKeyTile;
+  const Element** keys = &lists.keys[static_cast<size_t>(run.head) * max_tiles_];
+  const Element** values = &lists.values[static_cast<size_t>(run.head) * max_tiles_];
+  for (int tile = 0; tile < tiles; ++tile) {
+    const auto i = static_cast<size_t>(tile);
+    const int page = slice.pages[static_cast<size_t>(tile / tiles_per_page)];
+    const size_t offset = static_cast<size_t>(tile % tiles_per_page) * tile_floats;
+    keys[i] = pool_->Keys<Element>(page, run.layer, run.head) + offset;
+    values[i] = pool_->Values<Element>(page, run.layer, run.head) + offset;
   }
+  const size_t query = Floats(int64_t{run.head} * group, config_.head_dim);
+  kernels::AttentionArgs<Element> args;
+  args.query = &scratch_.qkv[Floats(run.row, width) + query];
+  args.output = &scratch_.attended[Floats(run.row, sizes_.query_size()) + query];
+  args.query_stride = static_cast<size_t>(width);
+  args.output_stride = static_cast<size_t>(sizes_.query_size());
+  args.tokens = run.tokens;
+  args.heads = group;
+  args.head_dim = config_.head_dim;
+  args.first_position = run.position;
+  args.window = config_.window(run.layer);
+  args.scale = attention_scale_;
+  args.softcap = static_cast<float>(config_.score_softcap);
+  args.kv = {keys, values};
+  return args;
 }
 
 }  // namespace baton

@@ -54,6 +54,10 @@ class CpuStageModel final : public StageModel {
     std::vector<const Element*> keys;
     std::vector<const Element*> values;
   };
+  // What one head of keys computes of one sequence: its rows, from `row` of the block on.
+  struct HeadRun {
+    int layer, head, row, position, tokens;
+  };
   // Buffers for one block of rows, of this rank's sizes.
   struct Scratch {
     std::vector<float> normed;     // [rows, hidden]
@@ -110,6 +114,9 @@ class CpuStageModel final : public StageModel {
   template <typename Element>
   void Attend(const Batch& batch, int layer, int begin, int rows, TileLists<Element>& lists,
               void (*attention)(const kernels::AttentionArgs<Element>&));
+  template <typename Element>
+  kernels::AttentionArgs<Element> ArgsOf(const SequenceSlice& slice, const HeadRun& run,
+                                         TileLists<Element>& lists);
   absl::Status LastLogits(const Batch& batch, const float* x, std::span<float> logits);
   absl::Status AllLogits(const Batch& batch, const float* x);
   // Normalises the `rows` rows at scratch_.normed and multiplies them by the head. With several
