@@ -120,7 +120,7 @@ class GuardsWitness {
   }
 
   const std::string& violation() const { return violation_; }
-  int tight() const { return tight_; }  // Plans whose rows had nothing beside them.
+  int tight() const { return tight_; }  // Plans that were allowed more than the bounds.
 
  private:
   struct Request {
@@ -142,7 +142,6 @@ class GuardsWitness {
   }
 
   size_t slots() const { return costs_.size() + static_cast<size_t>(limits_.extra_slots); }
-  bool bounded() const { return limits_.target_itl_us > 0 || limits_.decode_max_wait_us > 0; }
 
   void See(const prefill::Plan& plan) {
     for (const uint64_t attempt : plan.aborts) {  // Gives way, and is read again.
@@ -187,11 +186,7 @@ class GuardsWitness {
     row_work.Add(longest, kPage);
     if (decodes) CheckTime(plan, work, rows, row_work);
     CheckRows(plan);
-    if (prompts && chunks == 0) {
-      ++tight_;
-      if (!bounded() || prompts_before_) Complain(plan, "leaves prompts out once too often");
-    }
-    prompts_before_ = prompts && chunks == 0;
+    if (prompts && chunks == 0) Complain(plan, "leaves prompts out");
   }
 
   bool PromptsWait() const {
@@ -216,14 +211,16 @@ class GuardsWitness {
     if (rows > limits_.slot_requests) Complain(plan, "has too many rows");
   }
 
-  // Half as long again as a page is always allowed: `least` has the rows, and a page of the
+  // A quarter more than a page takes is always allowed: `least` has the rows, and a page of the
   // dearest prompt.
   void CheckTime(const prefill::Plan& plan, const PlanWork& work, int rows, const PlanWork& least) {
     int64_t most_us = limits_.decode_max_wait_us > 0 ? limits_.decode_max_wait_us : INT64_MAX;
     if (rows > 0 && limits_.target_itl_us > 0) most_us = std::min(most_us, limits_.target_itl_us);
     if (most_us == INT64_MAX) return;
     for (const StageCost& cost : costs_) {
-      const double allowed = std::max(static_cast<double>(most_us), 1.5 * cost.Micros(least));
+      const double least_us = 1.25 * cost.Micros(least);
+      if (rows > 0 && static_cast<double>(most_us) < least_us) ++tight_;
+      const double allowed = std::max(static_cast<double>(most_us), least_us);
       if (cost.Micros(work) > kTolerance * allowed) {
         Complain(plan, absl::StrCat("takes ", cost.Micros(work), " us, not ", most_us));
       }
@@ -254,7 +251,6 @@ class GuardsWitness {
   std::vector<StageCost> costs_;
   std::map<uint64_t, Request> requests_;
   int64_t now_us_ = 0;
-  bool prompts_before_ = false;  // The plan before left out prompts that were open.
   int tight_ = 0;
   std::string violation_;
 };

@@ -46,7 +46,6 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   grows = event.knows_growth;
   rows_in_want = 0;
   growth_share = growth_pages = 0;
-  chunks_before = false;
   issued = 0;
   done.assign(static_cast<size_t>(event.stages), 0);
   tallies.assign(static_cast<size_t>(event.stages), RankTally(event.ranks));

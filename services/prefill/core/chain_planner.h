@@ -17,9 +17,9 @@
 // Rows and chunks share plans under guards that hold both ways:
 // - A token that is known is fed by one of the next S plans, S the slots for plans that draw. With
 //   decode_max_wait_us it is fed by the next one if it has waited for so long, and no plan that it
-//   may wait for is predicted to take a stage longer, or half as long again as one with a page.
-// - Prompts have a page of every second plan at least, whatever the bounds on time say, and as many
-//   as take half as long again.
+//   may wait for is predicted to take a stage longer, or a quarter longer than one with a page.
+// - Prompts have a page of every plan at least, whatever the bounds on time say, and as many as
+//   take a quarter longer.
 //
 // Prompts have turns, by arrival, priority and the policy (planner_queue.cc). "Oldest" below is the
 // one whose turn comes first.

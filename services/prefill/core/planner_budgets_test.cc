@@ -174,9 +174,9 @@ class GuardsTest : public BudgetsTest {
  protected:
   static constexpr int kLong = 800;
 
-  void UpWithCosts(const PlannerLimits& limits, int stages) {
+  void UpWithCosts(const PlannerLimits& limits, int stages, double overhead_us = 100) {
     Make(limits);
-    const KnownCost cost{{.overhead_us = 100, .token_us = 100}, 0.05};
+    const KnownCost cost{{.overhead_us = overhead_us, .token_us = 100}, 0.05};
     const auto of_each = static_cast<size_t>(stages);
     Send(ChainUp{kEpoch, stages, 128, std::vector<int>(of_each, 1),
                  std::vector<KnownCost>(of_each, cost)});
@@ -197,7 +197,7 @@ class GuardsTest : public BudgetsTest {
   }
 };
 
-TEST_F(GuardsTest, PromptsHaveAPageOfEverySecondPlan) {
+TEST_F(GuardsTest, PromptsHaveAPageOfEveryPlan) {
   for (const bool by_wait : {false, true}) {
     PlannerLimits limits = Decoding();
     (by_wait ? limits.decode_max_wait_us : limits.target_itl_us) = 1;
@@ -205,14 +205,23 @@ TEST_F(GuardsTest, PromptsHaveAPageOfEverySecondPlan) {
     Generate(1, 16, 100);
     Next();
     Start(9, kLong);
-    std::vector<int> chunks;
     for (int i = 0; i < 6; ++i) {
       Next();
       EXPECT_EQ(Rows(plans_.back()).size(), 1u) << "a row waits for no prompt";
-      chunks.push_back(TokensOf(plans_.back(), 9));
+      EXPECT_EQ(TokensOf(plans_.back(), 9), kPageSize);
     }
-    EXPECT_EQ(chunks, (std::vector<int>{16, 0, 16, 0, 16, 0}));
   }
+}
+
+TEST_F(GuardsTest, PromptsHaveAQuarterMoreThanAPageTakes) {
+  PlannerLimits limits = Decoding();
+  limits.target_itl_us = 1;
+  UpWithCosts(limits, 1, 6'000);
+  Generate(1, 16, 100);
+  Next();
+  Start(9, kLong);
+  Next();
+  EXPECT_EQ(TokensOf(plans_.back(), 9), 32);  // 6,000 + 33 * 100 us, of 1.25 * (6,000 + 17 * 100).
 }
 
 TEST_F(GuardsTest, APlanTakesNoLongerThanATokenMayWait) {

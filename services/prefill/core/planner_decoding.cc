@@ -21,7 +21,7 @@ namespace {
 constexpr int kPagesOfUnknownCost = 2;
 
 // How much longer than with one page a plan may take where no time is enough.
-constexpr double kLeastOverAPage = 1.5;
+constexpr double kLeastOverAPage = 1.25;
 
 }  // namespace
 
@@ -121,9 +121,11 @@ int ChainPlanner::State::PagesWithin(double micros, int prefix_length, int most)
 
 // At most `tokens` of the prompt that leads, in whole pages: as many as the time allows that the
 // plan may take. Where that is little beside what any chunk costs, plans take somewhat longer than
-// one with a page would, and every second one has rows alone: prompts would hardly get on by pages,
-// and the rows wait for about as long. A plan without rows waits for stage 0, if it would have to
-// be smaller for what is ahead of it.
+// one with a page would: beside many rows, prompts would hardly get on by pages. A plan without
+// rows waits for stage 0, if it would have to be smaller for what is ahead of it.
+//
+// Rejected: every second plan with rows alone, and the others larger. Rows are then computed twice
+// for what one plan reads, and the largest gap between tokens is the larger plan's.
 int ChainPlanner::State::BoundByTime(int prefix_length, int tokens) const {
   double micros = limits.target_itl_us > 0 && row_work.tokens > 0
                       ? static_cast<double>(limits.target_itl_us)
@@ -137,9 +139,7 @@ int ChainPlanner::State::BoundByTime(int prefix_length, int tokens) const {
   }
   PlanWork page = row_work;
   page.Add(prefix_length, limits.page_size);
-  const double least = kLeastOverAPage * MicrosOf(page);
-  if (micros < least && chunks_before && row_work.tokens > 0) return 0;
-  micros = std::max(micros, least);
+  micros = std::max(micros, kLeastOverAPage * MicrosOf(page));
   const int most = PagesFor(std::min(tokens, limits.max_context_tokens));
   const int fitting = PagesWithin(micros, prefix_length, most);
   if (ahead && PagesWithin(micros - AheadMicros(), prefix_length, fitting) < fitting) return 0;

@@ -211,7 +211,6 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
   }
   if (!plan.items.empty() || !plan.aborts.empty()) plans.push_back(RecordOf(plan));
   if (plan.items.empty()) return plan;
-  chunks_before = plans.back().has_chunks;
   if (row_work.tokens > 0) ExpectLessGrowth();
   return plan;
 }

@@ -343,11 +343,10 @@ struct ChainPlanner::State {
   std::optional<BlockPool> pool;
   std::optional<PageTree> tree;  // Its pages are owned in the pool.
   uint64_t evicted_pages_total = 0;
-  bool grows = false;          // Every stage of the chain knows PlanItem.new_page.
-  int rows_in_want = 0;        // Decoding requests without a page for their next token.
-  double growth_share = 0;     // What texts are expected to have of what they still may.
-  int growth_pages = 0;        // That open requests are expected to take yet.
-  bool chunks_before = false;  // The last plan with items had chunks.
+  bool grows = false;       // Every stage of the chain knows PlanItem.new_page.
+  int rows_in_want = 0;     // Decoding requests without a page for their next token.
+  double growth_share = 0;  // What texts are expected to have of what they still may.
+  int growth_pages = 0;     // That open requests are expected to take yet.
   uint64_t retractions_total = 0;
   uint64_t issued = 0;             // Number of the last plan.
   std::vector<uint64_t> done;      // By stage: number of the last plan that it is done with.
