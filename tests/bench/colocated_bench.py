@@ -8,6 +8,8 @@ Prints one flat JSON object; ratios are of one run.
 - decode_cached_bytes: KV bytes that decode is sent of such a prompt, over those of the pages that it lacks.
 - decode_pp_slots: tokens a second of 16 streams in a chain of two timed stages, over what one slot would give.
 - token_added_us: what a token of one stream takes there beyond both stages' steps: its way to the last stage and back.
+- token_roundtrip_us: of that, from the last stage's draw to its next plan's coming: the last stage's time without a
+  plan, over the stream's tokens; the median of some streams.
 - retraction_same: whether 200 texts of which a third fit the pool together, with pages for 16 new tokens each at first,
   are those of a pool that has room; retraction_throughput: their rate over that pool's; retractions: their number.
 - serve_vs_split_*: requests and tokens a second of one colocated chain with two threads, over a cluster of a prefill
@@ -143,6 +145,16 @@ def stage_profile(path):
                   "dtype": "bfloat16", "kv_dtype": "bfloat16"}}), encoding="utf-8")
 
 
+def roundtrip_us(cluster, stream):
+    """Each of a stream's tokens makes the last stage wait for a plan once; the last one is followed by its end."""
+    def waited_s():
+        time.sleep(1)  # Counters are published now and then.
+        return cluster.metric("colocated-0-1", "baton_stage_idle_seconds_total", reason="bubble")
+    before = waited_s()
+    stream()
+    return (waited_s() - before) * 1e6 / SLOT_TOKENS
+
+
 def measure_slots(flat):
     with tempfile.TemporaryDirectory() as directory:
         profile = pathlib.Path(directory) / "profile.json"
@@ -159,6 +171,7 @@ def measure_slots(flat):
                 list(pool.map(stream, range(SLOT_STREAMS)))
                 seconds = time.monotonic() - begun
             gaps = sorted(gaps_ms(client, 1))
+            spread(flat, "token_roundtrip_us", [roundtrip_us(one, lambda: stream(2)) for _ in range(ROUNDS)])
     # With one slot the stages take turns: all rows of a token pass both.
     flat["decode_pp_slots"] = round(SLOT_STREAMS * SLOT_TOKENS * 2 * SLOT_ROW_US / 1e6 / seconds, 3)
     middle = gaps[len(gaps) // 4:-len(gaps) // 4]
