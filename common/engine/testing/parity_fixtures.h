@@ -45,7 +45,7 @@ struct Bf16Rounding {
 inline Bf16Rounding RoundingOf(Backend backend) {
   if (backend == Backend::kNative) return {0.5, 0.05f, 6};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bw")) return {1.25, 0.05f, 6};
+  if (__builtin_cpu_supports("avx512bw")) return {1.25, 0.06f, 6};
 #endif
   return {1.6, 0.07f, 10};
 }
