@@ -3,13 +3,14 @@
 Prints one flat JSON object; ratios are of one run.
 - itl_p99_guard: the 99th percentile of the time between tokens of 8 streams while prompts of 10,000 tokens arrive, over
   the same without them, with --target-itl-ms; itl_p99_wait with --decode-max-wait-ms, itl_p99_unbounded without both.
-- itl_ttft_cost, wait_ttft_cost: the mean TTFT of those prompts, bounded by one of the two, over unbounded.
+- itl_ttft_cost, wait_ttft_cost: the mean TTFT of those prompts, bounded by one of the two, over unbounded. Of these
+  and the three above the median of some turns.
 - prefix_ttft_*: TTFT of a prompt of 4,096 tokens of which 3,840 are cached, over one of which none is.
 - decode_cached_bytes: KV bytes that decode is sent of such a prompt, over those of the pages that it lacks.
 - decode_pp_slots: tokens a second of 16 streams in a chain of two timed stages, over what one slot would give.
 - token_added_us: what a token of one stream takes there beyond both stages' steps: its way to the last stage and back.
 - token_roundtrip_us: of that, from the last stage's draw to its next plan's coming: the last stage's time without a
-  plan, over the stream's tokens; the median of some streams.
+  plan, over the stream's tokens; the median of some streams. So it has one message more than the way to stage 0.
 - retraction_same: whether 200 texts of which a third fit the pool together, with pages for 16 new tokens each at first,
   are those of a pool that has room; retraction_throughput: their rate over that pool's; retractions: their number.
 - serve_vs_split_*: requests and tokens a second of one colocated chain with two threads, over a cluster of a prefill
@@ -35,7 +36,7 @@ from client import Client  # noqa: E402
 
 MODEL = ROOT / "models" / "austen"
 STREAMS, STREAM_TOKENS, LONG, ARRIVALS = 8, 600, 10_000, 4
-TARGET_ITL_MS, MAX_WAIT_MS, GUARD_PAGE = 10, 10, 16
+TARGET_ITL_MS, MAX_WAIT_MS, GUARD_PAGE, GUARD_TURNS = 10, 10, 16, 3
 PAGE, KV_TOKEN_BYTES = 64, 6 * 2 * 2 * 64 * 2  # austen's layers, keys and values, heads, dimensions, bytes.
 SLOT_STREAMS, SLOT_TOKENS, SLOT_ROW_US = 16, 150, 1000  # A row in each of the two stages.
 PREFIX, PROMPT, ROUNDS = 3_840, 4_096, 9
@@ -95,19 +96,23 @@ def p99(values):
     return statistics.quantiles(values, n=100)[98]
 
 
+def guarded(flags):
+    """(ITL p99 under long prompts, over the same without them, mean TTFT of the prompts), with one chain."""
+    with serving(True, "--disable-radix-cache", "--page-size", GUARD_PAGE, *flags) as client:
+        under_prompts(client, 1, 2)  # Costs are learned.
+        quiet, _ = under_prompts(client, 1_000, 0)
+        loaded, ttfts = under_prompts(client, 2_000, ARRIVALS)
+    return p99(loaded), p99(loaded) / p99(quiet), statistics.mean(ttfts)
+
+
 def measure_guard(flat):
-    for name, flags in (("unbounded", []), ("guard", ["--target-itl-ms", TARGET_ITL_MS]),
-                        ("wait", ["--decode-max-wait-ms", MAX_WAIT_MS])):
-        with serving(True, "--disable-radix-cache", "--page-size", GUARD_PAGE, *flags) as client:
-            under_prompts(client, 1, 2)  # Costs are learned.
-            quiet, _ = under_prompts(client, 1_000, 0)
-            loaded, ttfts = under_prompts(client, 2_000, ARRIVALS)
-        flat[f"itl_p99_quiet_ms_{name}"] = round(p99(quiet), 2)
-        flat[f"itl_p99_ms_{name}"] = round(p99(loaded), 2)
-        flat[f"itl_p99_{name}"] = round(p99(loaded) / p99(quiet), 3)
-        flat[f"ttft_ms_{name}"] = round(statistics.mean(ttfts), 1)
-    flat["itl_ttft_cost"] = round(flat["ttft_ms_guard"] / flat["ttft_ms_unbounded"], 3)
-    flat["wait_ttft_cost"] = round(flat["ttft_ms_wait"] / flat["ttft_ms_unbounded"], 3)
+    ways = {"unbounded": [], "guard": ["--target-itl-ms", TARGET_ITL_MS], "wait": ["--decode-max-wait-ms", MAX_WAIT_MS]}
+    turns = [{name: guarded(flags) for name, flags in ways.items()} for _ in range(GUARD_TURNS)]
+    for name in ways:
+        for i, key in enumerate((f"itl_p99_ms_{name}", f"itl_p99_{name}", f"ttft_ms_{name}")):
+            spread(flat, key, [turn[name][i] for turn in turns])
+    for name, key in (("guard", "itl_ttft_cost"), ("wait", "wait_ttft_cost")):
+        spread(flat, key, [turn[name][2] / turn["unbounded"][2] for turn in turns])
     flat["target_itl_ms"], flat["decode_max_wait_ms"] = TARGET_ITL_MS, MAX_WAIT_MS
 
 
