@@ -134,6 +134,8 @@ class Layers {
     resident_bytes_ = static_cast<double>(ResidentBytes() - before);
     pages_.resize(static_cast<size_t>(options.page_count));
     std::iota(pages_.begin(), pages_.end(), 0);
+    // Memory that was never written is one page of zeros, which caches hold.
+    for (const int32_t page : pages_) model_->kv_memory().ClearTail(page, 0);
   }
 
   double file_bytes() const { return file_bytes_; }

@@ -213,11 +213,11 @@ void AttendQueryRows(RowState* rows, int count, const AttentionArgs<Element>& ar
   FinishRows(rows, count, dim, accumulator);
 }
 
-// Calls `attend` for runs of rows.
-template <typename Element>
+// Calls `attend` for runs of up to kMost rows.
+template <int kMost, typename Element>
 void ForQueryRows(const AttentionArgs<Element>& args,
                   void (*attend)(RowState*, int, const AttentionArgs<Element>&)) {
-  RowState rows[kQueryRows];
+  RowState rows[kMost];
   int count = 0;
   for (int token = 0; token < args.tokens; ++token) {
     for (int head = 0; head < args.heads; ++head) {
@@ -231,7 +231,7 @@ void ForQueryRows(const AttentionArgs<Element>& args,
                            static_cast<size_t>(head * args.head_dim),
                        args.output + static_cast<size_t>(token) * args.output_stride +
                            static_cast<size_t>(head * ValueDim(args))};
-      if (count == kQueryRows) {
+      if (count == kMost) {
         attend(rows, count, args);
         count = 0;
       }
@@ -242,7 +242,7 @@ void ForQueryRows(const AttentionArgs<Element>& args,
 
 template <typename Element>
 void Attention(const AttentionArgs<Element>& args) {
-  ForQueryRows(args, AttendQueryRows<Element>);
+  ForQueryRows<kQueryRows>(args, AttendQueryRows<Element>);
 }
 
 }  // namespace

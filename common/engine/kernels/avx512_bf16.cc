@@ -23,7 +23,8 @@ constexpr int kInputBlock = 1024;
 // With so many inputs a block of rows stays there, too: 512 KiB.
 constexpr int kRowBlock = 256;
 
-// Few rows are bound by memory, and the hardware's prefetchers stop at each page.
+// Few rows are bound by memory, and the hardware's prefetchers stop at each page. Into the
+// second-level cache: the first has few misses under way at a time, and read a tenth less a second.
 constexpr size_t kPrefetchBytes = 4096;
 
 // No inline function of another header is called (kernels-inl.h).
@@ -58,8 +59,8 @@ void Tile(const char* weights, const Bf16* x, size_t step, int blocks, int colum
   for (int block = 0; block < blocks; ++block, x += step) {
     for (int i = 0; i < kPairBlock; i += 2, weights += kPairBytes) {
       if constexpr (kRows < kTileRows) {
-        _mm_prefetch(weights + kPrefetchBytes, _MM_HINT_T0);
-        _mm_prefetch(weights + kPrefetchBytes + kPairBytes / 2, _MM_HINT_T0);
+        _mm_prefetch(weights + kPrefetchBytes, _MM_HINT_T1);
+        _mm_prefetch(weights + kPrefetchBytes + kPairBytes / 2, _MM_HINT_T1);
       }
       const auto w_left = (__m512bh)_mm512_loadu_si512(weights);
       const auto w_right = (__m512bh)_mm512_loadu_si512(weights + kPairBytes / 2);
@@ -168,7 +169,7 @@ void NarrowTile(const PairedE4m3Matrix& w, int panel, int begin, int end, const 
       const int stop = Min((i / kPairBlock + 1) * kPairBlock, shared_end);
       for (; i < stop; i += 2, pairs += 2, weights += kNarrowPairBytes) {
         if constexpr (kRows < kNarrowTileRows) {
-          _mm_prefetch(weights + kPrefetchBytes, _MM_HINT_T0);
+          _mm_prefetch(weights + kPrefetchBytes, _MM_HINT_T1);
         }
         __m512bh w_left;
         __m512bh w_right;

@@ -32,7 +32,11 @@ constexpr ptrdiff_t kWideLanes = ptrdiff_t{kWide} * kLanes;
 // What is in memory as 32-bit lanes: two neighbours in bfloat16, the first in the lower half.
 typedef uint32_t Pair;
 
-// What all rows of a block of keys share: [dim / 2][kKeyBlock] and [kKeyBlock / 2][value_dim].
+// As kQueryRows: all heads of DeepSeek's.
+constexpr int kPairedRows = 128;
+
+// What all rows of a block of keys share: keys as [dim / 2][kKeyBlock]; values in columns of
+// kWideLanes dimensions, and of kLanes if fewer are left, each [kKeyBlock / 2][width].
 struct PairedBlock {
   Pair keys[kMaxHeadDim / 2 * kKeyBlock];
   Pair values[kKeyBlock / 2 * kMaxHeadDim];
@@ -76,18 +80,30 @@ void PairKeys(const Bf16* const* tiles, ptrdiff_t tile_end, ptrdiff_t dim, Pair*
   }
 }
 
-// Keys [0, key_end); behind an odd last one zeros, since its weight 0 times whatever is in memory
-// could be NaN.
-void PairValues(const Bf16* const* tiles, ptrdiff_t key_end, ptrdiff_t row, ptrdiff_t dim,
-                Pair* values) {
+// The values of keys [0, key_end); behind an odd last one zeros, since its weight 0 times whatever
+// is in memory could be NaN.
+template <int kVecs>
+inline void PairColumn(const Bf16* const* tiles, ptrdiff_t key_end, ptrdiff_t row, Pair* values,
+                       ptrdiff_t begin) {
   for (ptrdiff_t k = 0; k < key_end; k += 2) {
-    const Bf16* const first = tiles[k / kKeyTile] + (k % kKeyTile) * row;
-    Pair* const out = values + k / 2 * dim;
-    for (ptrdiff_t d = 0; d < dim; d += kLanes) {
+    const Bf16* const first = tiles[k / kKeyTile] + (k % kKeyTile) * row + begin;
+    Pair* const out = values + k / 2 * (kVecs * kLanes);
+    for (ptrdiff_t d = 0; d < kVecs * kLanes; d += kLanes) {
       UnsignedVec pairs = (UnsignedVec)Load(first + d) >> 16;
       if (k + 1 < key_end) pairs |= (UnsignedVec)Load(first + row + d);
       __builtin_memcpy(out + d, &pairs, sizeof(pairs));
     }
+  }
+}
+
+void PairValues(const Bf16* const* tiles, ptrdiff_t key_end, ptrdiff_t row, ptrdiff_t dim,
+                Pair* values) {
+  ptrdiff_t d = 0;
+  for (; d + kWideLanes <= dim; d += kWideLanes) {
+    PairColumn<kWide>(tiles, key_end, row, values + d * (kKeyBlock / 2), d);
+  }
+  for (; d < dim; d += kLanes) {
+    PairColumn<1>(tiles, key_end, row, values + d * (kKeyBlock / 2), d);
   }
 }
 
@@ -110,15 +126,22 @@ inline void PairedScores(const Pair* queries, const Pair* keys, ptrdiff_t dim, f
 
 // accumulator_r[0, kVecs * kLanes) += weights_r . values, pair by pair.
 template <int kRows, int kVecs>
-inline void WeighPairs(const Pair* weights, const Pair* values, ptrdiff_t key_end, ptrdiff_t dim,
-                       float* accumulator) {
+inline void WeighPairs(int count, const Pair* weights, const Pair* values, ptrdiff_t key_end,
+                       ptrdiff_t dim, float* accumulator) {
+  if constexpr (kRows > 1) {
+    if (count < kRows) {
+      return WeighPairs<kRows - 1, kVecs>(count, weights, values, key_end, dim, accumulator);
+    }
+  }
   Vec sum[kRows][kVecs];
   for (ptrdiff_t r = 0; r < kRows; ++r) {
     for (ptrdiff_t v = 0; v < kVecs; ++v) sum[r][v] = Load(accumulator + r * dim + v * kLanes);
   }
   for (ptrdiff_t k = 0; k < (key_end + 1) / 2; ++k) {
     Vec column[kVecs];
-    for (ptrdiff_t v = 0; v < kVecs; ++v) column[v] = LoadPairs(values + k * dim + v * kLanes);
+    for (ptrdiff_t v = 0; v < kVecs; ++v) {
+      column[v] = LoadPairs(values + (k * kVecs + v) * kLanes);
+    }
     for (ptrdiff_t r = 0; r < kRows; ++r) {
       const Pair weight = weights[r * (kKeyBlock / 2) + k];
       for (ptrdiff_t v = 0; v < kVecs; ++v) sum[r][v] = AddPair(sum[r][v], weight, column[v]);
@@ -129,42 +152,58 @@ inline void WeighPairs(const Pair* weights, const Pair* values, ptrdiff_t key_en
   }
 }
 
-// One block of keys for exactly `count` rows, 1 <= count <= kRows.
+// The weights of a block's keys for exactly `count` rows, 1 <= count <= kRows.
 template <int kRows>
-inline void AttendPairedRows(int count, RowState* rows, const Pair* queries,
-                             const AttentionArgs<Bf16>& args, int block_begin, ptrdiff_t key_end,
-                             const PairedBlock& block, float* accumulator) {
+inline void PairedWeights(int count, RowState* rows, const Pair* queries,
+                          const AttentionArgs<Bf16>& args, int block_begin, const Pair* keys,
+                          float* accumulator, Pair* weights) {
   if constexpr (kRows > 1) {
     if (count < kRows) {
-      return AttendPairedRows<kRows - 1>(count, rows, queries, args, block_begin, key_end, block,
-                                         accumulator);
+      return PairedWeights<kRows - 1>(count, rows, queries, args, block_begin, keys, accumulator,
+                                      weights);
     }
   }
-  const ptrdiff_t dim = ValueDim(args);
+  const int dim = ValueDim(args);
   float scores[kRows * kKeyBlock];
-  Pair weights[kRows * kKeyBlock / 2];
-  PairedScores<kRows>(queries, block.keys, args.head_dim, scores);
+  PairedScores<kRows>(queries, keys, args.head_dim, scores);
   const float exponent_scale = CapScores(args.scale, args.softcap, kRows * kKeyBlock, scores);
-  for (ptrdiff_t r = 0; r < kRows; ++r) {
-    SoftmaxBlock(rows[r], block_begin, exponent_scale, ValueDim(args), scores + r * kKeyBlock,
+  for (int r = 0; r < kRows; ++r) {
+    SoftmaxBlock(rows[r], block_begin, exponent_scale, dim, scores + r * kKeyBlock,
                  accumulator + r * dim);
   }
   RoundToPairs(scores, kRows * kKeyBlock, weights);
-  ptrdiff_t d = 0;
-  for (; d + kWideLanes <= dim; d += kWideLanes) {
-    WeighPairs<kRows, kWide>(weights, block.values + d, key_end, dim, accumulator + d);
-  }
-  for (; d < dim; d += kLanes) {
-    WeighPairs<kRows, 1>(weights, block.values + d, key_end, dim, accumulator + d);
+}
+
+// Calls `visit` for tiles of the rows that see keys of a block: first row and number of rows.
+template <typename Visit>
+inline void ForTiles(const RowState* rows, int count, int block_begin, Visit visit) {
+  for (int r = 0; r < count; r += kRowTile) {
+    const int tall = Min(count - r, kRowTile);
+    // Both ends of what rows see increase with r.
+    if (rows[r + tall - 1].positions <= block_begin) continue;
+    if (rows[r].first >= block_begin + kKeyBlock) continue;
+    visit(static_cast<ptrdiff_t>(r), tall);
   }
 }
 
-// Processes all keys for up to kQueryRows rows.
+// Starts reading rows [begin, end) of the block of keys at `tiles`: pairing them would wait for
+// memory, while a block's products leave it idle.
+inline void PrefetchRows(const Bf16* const* tiles, int begin, int end, ptrdiff_t dim) {
+  constexpr ptrdiff_t kLine = 64 / sizeof(Bf16);
+  for (int k = begin; k < end; ++k) {
+    const Bf16* const row = tiles[k / kKeyTile] + (k % kKeyTile) * dim;
+    for (ptrdiff_t d = 0; d < dim; d += kLine) _mm_prefetch(row + d, _MM_HINT_T1);
+  }
+}
+
+// Processes all keys for up to kPairedRows rows. A column of the values passes all rows while it
+// is in the first-level cache.
 void AttendPairedQueryRows(RowState* rows, int count, const AttentionArgs<Bf16>& args) {
   const ptrdiff_t dim = ValueDim(args);
   const ptrdiff_t pairs = args.head_dim / 2;
-  float accumulator[kQueryRows * kMaxHeadDim];
-  Pair queries[kQueryRows * kMaxHeadDim / 2];
+  float accumulator[kPairedRows * kMaxHeadDim];
+  Pair queries[kPairedRows * kMaxHeadDim / 2];
+  Pair weights[kPairedRows * kKeyBlock / 2];
   PairedBlock paired;
   for (ptrdiff_t i = 0; i < count * dim; ++i) accumulator[i] = 0;
   for (ptrdiff_t r = 0; r < count; ++r) {
@@ -176,13 +215,24 @@ void AttendPairedQueryRows(RowState* rows, int count, const AttentionArgs<Bf16>&
     const int tile = block / kKeyTile;
     PairKeys(args.kv.keys + tile, (key_end + kKeyTile - 1) / kKeyTile, args.head_dim, paired.keys);
     PairValues(args.kv.values + tile, key_end, args.head_dim, dim, paired.values);
-    for (int r = 0; r < count; r += kRowTile) {
-      const int tall = Min(count - r, kRowTile);
-      if (rows[r + tall - 1].positions <= block || rows[r].first >= block + kKeyBlock) continue;
-      const ptrdiff_t place = r;
-      AttendPairedRows<kRowTile>(tall, rows + r, queries + place * pairs, args, block, key_end,
-                                 paired, accumulator + place * dim);
-    }
+    const int next = Min(positions - block - key_end, kKeyBlock);
+    ForTiles(rows, count, block, [&](ptrdiff_t r, int tall) {
+      const int row = static_cast<int>(r);
+      PrefetchRows(args.kv.keys + tile + kKeyBlock / kKeyTile, next * row / count,
+                   next * (row + tall) / count, args.head_dim);
+      PairedWeights<kRowTile>(tall, rows + r, queries + r * pairs, args, block, paired.keys,
+                              accumulator + r * dim, weights + r * (kKeyBlock / 2));
+    });
+    const auto weigh = [&]<int kVecs>(ptrdiff_t d) {
+      ForTiles(rows, count, block, [&](ptrdiff_t r, int tall) {
+        WeighPairs<kRowTile, kVecs>(tall, weights + r * (kKeyBlock / 2),
+                                    paired.values + d * (kKeyBlock / 2), key_end, dim,
+                                    accumulator + r * dim + d);
+      });
+    };
+    ptrdiff_t d = 0;
+    for (; d + kWideLanes <= dim; d += kWideLanes) weigh.operator()<kWide>(d);
+    for (; d < dim; d += kLanes) weigh.operator()<1>(d);
   }
   FinishRows(rows, count, ValueDim(args), accumulator);
 }
@@ -193,7 +243,7 @@ void AttendPairedQueryRows(RowState* rows, int count, const AttentionArgs<Bf16>&
 void AttentionAvx512Bf16(const AttentionArgs<Bf16>& args) {
   // Keys are paired two vectors of lanes at a time.
   if (args.head_dim % (2 * avx512_bf16::kLanes) != 0) return avx512::kTable.attention_bf16(args);
-  avx512_bf16::ForQueryRows(args, avx512_bf16::AttendPairedQueryRows);
+  avx512_bf16::ForQueryRows<avx512_bf16::kPairedRows>(args, avx512_bf16::AttendPairedQueryRows);
 }
 
 }  // namespace baton::kernels
