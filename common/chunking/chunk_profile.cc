@@ -33,14 +33,15 @@ void ReadHash(JsonSection& section, const char* key, uint64_t& value) {
 }
 
 absl::Status ReadOrigin(JsonSection section, MeasuredOn& on) {
-  section.Only({"model", "config", "executor", "device", "dtype", "kv_dtype", "threads",
-                "max_chunk_tokens", "host", "cpu"});
+  section.Only({"model", "config", "executor", "device", "dtype", "kv_dtype", "cpu_numerics",
+                "threads", "max_chunk_tokens", "host", "cpu"});
   section.Text("model", false, on.model);
   ReadHash(section, "config", on.config_hash);
   section.Text("executor", false, on.executor);
   section.Text("device", false, on.device);
   section.Text("dtype", false, on.dtype);
   section.Text("kv_dtype", false, on.kv_dtype);
+  section.Text("cpu_numerics", true, on.cpu_numerics);
   section.Int("threads", 1, kMaxThreads, 1, on.threads);
   section.Int("max_chunk_tokens", 0, kMaxTokens, 0, on.max_chunk_tokens);
   section.Text("host", true, on.host);
@@ -78,7 +79,8 @@ std::string MeasuredOn::DifferenceTo(const MeasuredOn& other) const {
         Differing("--kv-cache-dtype", kv_dtype, other.kv_dtype)}) {
     if (!difference.empty()) return difference;
   }
-  return "";
+  if (cpu_numerics.empty()) return "";
+  return Differing("--cpu-numerics", cpu_numerics, other.cpu_numerics);
 }
 
 StageCost StageProfile::OfLayers(int stage_layers) const {
@@ -128,12 +130,17 @@ std::string ChunkProfileText(const ChunkProfile& profile) {
   const MeasuredOn& on = profile.on;
   Json document;
   document["format"] = kFormat;
-  document["measured_on"] =
-      Json{{"model", on.model},       {"config", HashText(on.config_hash)},
-           {"executor", on.executor}, {"device", on.device},
-           {"dtype", on.dtype},       {"kv_dtype", on.kv_dtype},
-           {"threads", on.threads},   {"max_chunk_tokens", on.max_chunk_tokens},
-           {"host", on.host},         {"cpu", on.cpu}};
+  document["measured_on"] = Json{{"model", on.model},
+                                 {"config", HashText(on.config_hash)},
+                                 {"executor", on.executor},
+                                 {"device", on.device},
+                                 {"dtype", on.dtype},
+                                 {"kv_dtype", on.kv_dtype},
+                                 {"cpu_numerics", on.cpu_numerics},
+                                 {"threads", on.threads},
+                                 {"max_chunk_tokens", on.max_chunk_tokens},
+                                 {"host", on.host},
+                                 {"cpu", on.cpu}};
   Json& stages = document["stages"] = Json::array();
   for (const StageProfile& stage : profile.stages) {
     stages.push_back(Json{{"layers", stage.layers},

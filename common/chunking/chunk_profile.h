@@ -5,7 +5,7 @@
 // It is JSON that people may read and copy, so everything in it is checked:
 //   {"format": 1,
 //    "measured_on": {"model": "toy", "config": "00f3a1...", "executor": "native", "device": "cpu",
-//                    "dtype": "bfloat16", "kv_dtype": "bfloat16",
+//                    "dtype": "bfloat16", "kv_dtype": "bfloat16", "cpu_numerics": "auto",
 //                    "threads": 8, "max_chunk_tokens": 2048, "host": "a", "cpu": "..."},
 //    "stages": [{"layers": 3, "overhead_us": 900, "prefix_us": 0.05, "token_us": 12,
 //                "attention_us": 0.0004, "error": 0.03, "plans": 812}, ...]}
@@ -32,6 +32,7 @@ struct MeasuredOn {
   std::string device;
   std::string dtype;
   std::string kv_dtype;
+  std::string cpu_numerics;  // "": products are the same either way, or the file is an older one.
   // For people: if these differ, costs are off by a factor, which is learned within a few plans.
   int threads = 1;
   int max_chunk_tokens = 0;  // 0: prompts were not cut.
@@ -39,7 +40,7 @@ struct MeasuredOn {
   std::string cpu;
 
   // "" if costs of `this` apply to `other`; else the difference, with both values. Empty fields of
-  // `other` are not compared.
+  // `other`, and an empty cpu_numerics of either, are not compared.
   std::string DifferenceTo(const MeasuredOn& other) const;
 };
 

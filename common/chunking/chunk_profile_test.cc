@@ -21,7 +21,7 @@ constexpr char kGood[] = R"({
  "measured_on": {
   "model": "toy", "config": "00000000000000ff",
   "executor": "native", "device": "cpu",
-  "dtype": "bfloat16", "kv_dtype": "float32",
+  "dtype": "bfloat16", "kv_dtype": "float32", "cpu_numerics": "exact",
   "threads": 4, "max_chunk_tokens": 2048, "host": "h", "cpu": "c"
  },
  "stages": [
@@ -86,6 +86,7 @@ TEST(ChunkProfileTest, SaysTheLineAndTheFieldOfWhatIsWrong) {
       {"\"plans\": 30", "\"plans\": -1", {"\"stages[1].plans\" is -1"}},
       {"\"00000000000000ff\"", "\"ff\"", {"line 4", "\"measured_on.config\" is \"ff\""}},
       {"\"dtype\": \"bfloat16\"", "\"dtype\": 7", {"line 6", "\"measured_on.dtype\" is no string"}},
+      {"\"exact\"", "true", {"line 6", "\"measured_on.cpu_numerics\" is no string"}},
       {"\"threads\": 4", "\"threads\": 99999999999", {"\"measured_on.threads\""}},
       {"\"measured_on\"", "\"measured\"", {"\"measured\" is unknown"}},
       {"\"stages\": [", "\"stages\": [7,", {"\"stages[0]\" is no object"}},
@@ -110,7 +111,8 @@ TEST(ChunkProfileTest, SaysTheLineAndTheFieldOfWhatIsWrong) {
 
 TEST(ChunkProfileTest, FieldsThatMayBeMissing) {
   const nlohmann::json good = nlohmann::json::parse(kGood);
-  const std::set<std::string> optional = {"threads", "max_chunk_tokens", "host", "cpu"};
+  const std::set<std::string> optional = {"cpu_numerics", "threads", "max_chunk_tokens", "host",
+                                          "cpu"};
   for (const auto& [field, value] : good["measured_on"].items()) {
     nlohmann::json without = good;
     without["measured_on"].erase(field);
@@ -197,6 +199,13 @@ TEST(ChunkProfileTest, SaysWhatItWasMeasuredOn) {
   MeasuredOn unknowing = here;
   unknowing.dtype.clear();
   EXPECT_EQ(there.DifferenceTo(unknowing), "");
+  there.cpu_numerics = "auto";
+  EXPECT_EQ(there.DifferenceTo(unknowing), "--cpu-numerics is auto there and exact here");
+  unknowing.cpu_numerics.clear();
+  EXPECT_EQ(there.DifferenceTo(unknowing), "") << "types for which it makes no difference";
+  unknowing.cpu_numerics = "exact";
+  there.cpu_numerics.clear();
+  EXPECT_EQ(there.DifferenceTo(unknowing), "") << "a file that does not say it";
   there.config_hash = 1;
   EXPECT_EQ(there.DifferenceTo(here), "the model toy has other sizes there");
   there.model = "tiny";

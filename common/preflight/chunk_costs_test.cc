@@ -96,6 +96,19 @@ TEST_F(ChunkCostsTest, OfOtherTypesLikewise) {
               HasSubstr("--dtype is float32"));
 }
 
+TEST_F(ChunkCostsTest, OfOtherArithmeticLikewiseWhereThatMakesADifference) {
+  profile_.on.cpu_numerics = "auto";
+  EXPECT_EQ(Said(With({"--pp-size=2", "--cpu-numerics=exact"})), "") << "float32 weights";
+  const std::string narrow = "--dtype=bfloat16";
+  profile_.on = Check(config::Command::kUp, {"--model-path=" + model_.path, narrow}).chunks.here;
+  EXPECT_EQ(profile_.on.cpu_numerics, "auto");
+  EXPECT_EQ(Said(With({"--pp-size=2", narrow})), "");
+  const PreflightReport report = With({"--pp-size=2", narrow, "--cpu-numerics=exact"});
+  EXPECT_TRUE(report.status().ok()) << report.status();
+  EXPECT_THAT(Said(report), HasSubstr("--cpu-numerics is auto there and exact here"));
+  EXPECT_TRUE(report.chunks.keeps_file);
+}
+
 TEST_F(ChunkCostsTest, OfAnotherNumberOfStagesIsWrittenAnew) {
   const PreflightReport report = With({"--pp-size=3"});
   EXPECT_TRUE(report.status().ok()) << report.status();

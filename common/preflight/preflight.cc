@@ -258,6 +258,9 @@ class Checks {
         static_cast<int>(std::max<int64_t>(values.chunked_prefill_size(), 0));
     chunks.here.dtype = ElementTypeName(facts_.dtype);
     chunks.here.kv_dtype = ElementTypeName(facts_.kv_dtype);
+    // Otherwise both compute the same.
+    const bool rounds = values.executor() == "native" && facts_.dtype == ElementType::kBFloat16;
+    chunks.here.cpu_numerics = rounds ? values.cpu_numerics() : "";
     CompareChunkProfile(values, measured_partition_, chunks, report_.findings);
     const auto split = config::SplitLayers(report_.model->num_hidden_layers, values.pp_size(),
                                            values.pp_layer_partition());

@@ -134,6 +134,7 @@ def test_costs_are_known_at_once_after_a_start(tiny_model, played, learned, tmp_
     (lambda text: text[:-20], "not valid JSON"),
     (lambda text: re.sub(r'"token_us": [^,]*', '"token_us": -1', text, count=1), '"stages[0].token_us" is -1'),
     (lambda text: text.replace('"format": 1', '"format": 7'), '"format" is 7'),
+    (lambda text: text.replace('"cpu_numerics": ""', '"cpu_numerics": 7'), '"measured_on.cpu_numerics" is no string'),
     (lambda text: re.sub(r'"layers": 6', '"layers": 5', text, count=1), "have 11 layers together"),
 ])
 def test_a_damaged_file_is_refused(tiny_model, played, learned, tmp_path, change, words):

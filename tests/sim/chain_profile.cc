@@ -22,6 +22,7 @@ MeasuredOn Here() {
           .device = "cpu",
           .dtype = "bfloat16",
           .kv_dtype = "float32",
+          .cpu_numerics = "auto",
           .threads = 2,
           .max_chunk_tokens = 512,
           .host = "host-\"0\"",

@@ -129,6 +129,7 @@ std::string DifferenceFromText(const ChunkProfile& profile, const std::string& t
   if (!Same(said, "device", on.device, "")) return "device";
   if (!Same(said, "dtype", on.dtype, "")) return "dtype";
   if (!Same(said, "kv_dtype", on.kv_dtype, "")) return "kv_dtype";
+  if (!Same(said, "cpu_numerics", on.cpu_numerics, "")) return "cpu_numerics";
   if (!Same(said, "threads", on.threads, 1)) return "threads";
   if (!Same(said, "max_chunk_tokens", on.max_chunk_tokens, 0)) return "max_chunk_tokens";
   if (!Same(said, "host", on.host, "")) return "host";
@@ -205,11 +206,14 @@ void ChainProfile::CheckDifferences(const MeasuredOn& here) {
     std::string MeasuredOn::*field;
     const char* option;  // nullptr: where it differs, costs are off by a factor, which is learned.
   };
-  constexpr Field kFields[] = {
-      {&MeasuredOn::executor, "--executor"}, {&MeasuredOn::device, "--device"},
-      {&MeasuredOn::dtype, "--dtype"},       {&MeasuredOn::kv_dtype, "--kv-cache-dtype"},
-      {&MeasuredOn::host, nullptr},          {&MeasuredOn::cpu, nullptr},
-      {&MeasuredOn::model, nullptr}};
+  constexpr Field kFields[] = {{&MeasuredOn::executor, "--executor"},
+                               {&MeasuredOn::device, "--device"},
+                               {&MeasuredOn::dtype, "--dtype"},
+                               {&MeasuredOn::kv_dtype, "--kv-cache-dtype"},
+                               {&MeasuredOn::cpu_numerics, "--cpu-numerics"},
+                               {&MeasuredOn::host, nullptr},
+                               {&MeasuredOn::cpu, nullptr},
+                               {&MeasuredOn::model, nullptr}};
   if (!here.DifferenceTo(here).empty()) Complain("differs from itself");
   for (const Field& field : kFields) {
     MeasuredOn there = here;
