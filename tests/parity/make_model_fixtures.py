@@ -141,6 +141,11 @@ def deepseek_v3():
         17, 130]
 
 
+def deepseek_dense():
+    """Latent attention without experts, whose choice rounding to bfloat16 would change."""
+    return deepseek(first_k_dense_replace=3, num_hidden_layers=3), [17, 70]
+
+
 def deepseek_v3_fp8():
     """Ragged blocks, and one that ends inside a head of kv_b_proj."""
     return deepseek(hidden_size=160, intermediate_size=144, num_hidden_layers=2, kv_lora_rank=144, q_lora_rank=136,
@@ -212,7 +217,8 @@ def gemma3_images():
 
 
 MODELS = (llama3, qwen2, qwen3, yarn, qwen3_moe, qwen3_moe_step, mixtral, mistral, llama_bias, qwen3_moe_fp8,
-          deepseek_v2, deepseek_v3, deepseek_v3_fp8, glm4_moe, minimax_m2, phi3, gemma, gemma2, gemma3, gemma3_images)
+          deepseek_v2, deepseek_v3, deepseek_dense, deepseek_v3_fp8, glm4_moe, minimax_m2, phi3, gemma, gemma2, gemma3,
+          gemma3_images)
 
 
 def add_mtp(path):

@@ -25,13 +25,13 @@ inline constexpr const char* kParityFamilies[] = {"llama3", "qwen2", "qwen3"};
 // With experts, biases on all projections, a window shorter than the prompts, FP8 weights, latent
 // attention, heads that are turned in part,
 // norms over all heads, fused projections, norms around a layer's halves with caps and two kinds of
-// layers. Only in float32: rounding to bfloat16 sends tokens to
-// other experts.
+// layers. Those with experts only in float32: rounding to bfloat16 sends tokens to
+// others.
 inline constexpr const char* kParityVariants[] = {
-    "qwen3_moe",       "qwen3_moe_step", "mixtral",     "mistral",
-    "llama_bias",      "qwen3_moe_fp8",  "deepseek_v2", "deepseek_v3",
-    "deepseek_v3_fp8", "glm4_moe",       "minimax_m2",  "phi3",
-    "gemma",           "gemma2",         "gemma3",      "gemma3_images"};
+    "qwen3_moe",     "qwen3_moe_step", "mixtral",     "mistral",        "llama_bias",
+    "qwen3_moe_fp8", "deepseek_v2",    "deepseek_v3", "deepseek_dense", "deepseek_v3_fp8",
+    "glm4_moe",      "minimax_m2",     "phi3",        "gemma",          "gemma2",
+    "gemma3",        "gemma3_images"};
 inline constexpr float kParityTolerance = 1e-4f;  // Relative to the largest logit.
 // How far rounding to bfloat16 may lead a backend from Hugging Face, whose own logits are up to
 // 0.07 of the largest off.
