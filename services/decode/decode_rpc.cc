@@ -129,7 +129,8 @@ grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* DecodeRpc::Generate(
       context,
       {options_.tracer,
        tracing::ServerSpan(options_.tracer, *context, "decode", "baton.v1.Decode", "Generate"),
-       "kv receive", NowUs()});
+       "kv receive", NowUs()},
+      request->attempt_id(), options_.relays->Find(request->relay_id()));
   const uint64_t attempt_id = request->attempt_id();
   const bool posted = options_.loop->Post(
       [shell = options_.shell, stream, attempt_id, generation = request->generation()] {
@@ -147,6 +148,11 @@ grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* DecodeRpc::Generate(
     }
   });
   return stream.get();
+}
+
+grpc::ServerWriteReactor<v1::RelayResponse>* DecodeRpc::Relay(
+    grpc::CallbackServerContext* /*context*/, const v1::RelayRequest* request) {
+  return options_.relays->Open(*request);
 }
 
 grpc::ServerUnaryReactor* DecodeRpc::Release(grpc::CallbackServerContext* context,

@@ -16,6 +16,7 @@
 #include "common/tracing/tracer.h"
 #include "proto/baton/v1/decode.grpc.pb.h"
 #include "services/decode/decode_shell.h"
+#include "services/worker/token_relay.h"
 
 namespace baton::decode {
 
@@ -33,7 +34,8 @@ class DecodeRpc final : public v1::Decode::CallbackService {
     Constraints* constraints = nullptr;  // Null: texts can't be constrained.
     EventLoop* loop = nullptr;           // Stops after the gRPC server.
     DecodeShell* shell = nullptr;        // Called on the loop only.
-    tracing::Tracer* tracer = nullptr;   // Null: no tracing.
+    worker::TokenRelays* relays = nullptr;
+    tracing::Tracer* tracer = nullptr;  // Null: no tracing.
   };
   explicit DecodeRpc(Options options) : options_(std::move(options)) {}
 
@@ -42,6 +44,8 @@ class DecodeRpc final : public v1::Decode::CallbackService {
                                     v1::ReserveResponse* response) override;
   grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::DecodeGenerateRequest* request) override;
+  grpc::ServerWriteReactor<v1::RelayResponse>* Relay(grpc::CallbackServerContext* context,
+                                                     const v1::RelayRequest* request) override;
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
                                     const v1::ReleaseRequest* request,
                                     v1::ReleaseResponse* response) override;

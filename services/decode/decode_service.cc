@@ -92,7 +92,7 @@ class DecodeService::Front final : public prefill::Front {
         options.self.id, model.vocab_size, options.max_context_tokens, model.num_hidden_layers,
         model.num_key_value_heads, parts.executor->tensor_rank().size, model.eos_token_ids,
         parts.executor->last_stage(), parts.constraints, chain.loop.get(), shell_.get(),
-        parts.tracer});
+        chain.relays, parts.tracer});
   }
 
   std::vector<grpc::Service*> services() override {

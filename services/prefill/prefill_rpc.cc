@@ -69,8 +69,9 @@ grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* PrefillRpc::Generate(
   tracing::ActiveSpan span =
       tracing::ServerSpan(options_.tracer, *context, "generate", "baton.v1.Prefill", "Generate");
   span.Set("baton.prompt.tokens", rpc::PromptIds(*request).size());
-  const std::shared_ptr<worker::TokenStream> stream =
-      worker::TokenStream::Create(context, {options_.tracer, std::move(span), "prefill", NowUs()});
+  const std::shared_ptr<worker::TokenStream> stream = worker::TokenStream::Create(
+      context, {options_.tracer, std::move(span), "prefill", NowUs()}, request->attempt_id(),
+      options_.relays->Find(request->relay_id()));
   if (options_.chain == nullptr) {
     stream->Fail(NotStage0());
     return stream.get();
@@ -99,6 +100,11 @@ grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* PrefillRpc::Generate(
     }
   });
   return stream.get();
+}
+
+grpc::ServerWriteReactor<v1::RelayResponse>* PrefillRpc::Relay(
+    grpc::CallbackServerContext* /*context*/, const v1::RelayRequest* request) {
+  return options_.relays->Open(*request);
 }
 
 grpc::ServerUnaryReactor* PrefillRpc::Abort(grpc::CallbackServerContext* context,

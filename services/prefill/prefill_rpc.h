@@ -15,6 +15,7 @@
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/stage_link.h"
 #include "services/worker/peers.h"
+#include "services/worker/token_relay.h"
 
 namespace baton::prefill {
 
@@ -29,6 +30,7 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
     StageLink* link = nullptr;             // On later stages.
     tracing::Tracer* tracer = nullptr;     // Null: no tracing.
     const worker::Peers* peers = nullptr;  // Hears of each prompt that is taken.
+    worker::TokenRelays* relays = nullptr;
   };
   explicit PrefillRpc(Options options) : options_(std::move(options)) {}
 
@@ -37,6 +39,8 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
                                   v1::StartResponse* response) override;
   grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::StartRequest* request) override;
+  grpc::ServerWriteReactor<v1::RelayResponse>* Relay(grpc::CallbackServerContext* context,
+                                                     const v1::RelayRequest* request) override;
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
                                   const v1::PrefillAbortRequest* request,
                                   v1::PrefillAbortResponse* response) override;

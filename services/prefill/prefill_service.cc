@@ -170,10 +170,11 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
                                                            loop_, failpoint});
   }
   if (parts.make_front) {
-    front_ = parts.make_front({chain_.get(), link_.get(), loop_});
+    front_ = parts.make_front({chain_.get(), link_.get(), loop_, &relays_});
   } else {
-    rpc_ = std::make_unique<PrefillRpc>(PrefillRpc::Options{
-        bounds, options.self.id, loop_, chain_.get(), link_.get(), parts.tracer, parts.peers});
+    rpc_ = std::make_unique<PrefillRpc>(PrefillRpc::Options{bounds, options.self.id, loop_,
+                                                            chain_.get(), link_.get(), parts.tracer,
+                                                            parts.peers, &relays_});
   }
   parts.metrics->Set(Metric::kKvPagesCapacity, bounds.page_count);
 }
@@ -244,6 +245,7 @@ int64_t PrefillService::Wake(int64_t now_us) {
   }
   int64_t next_us = chain_ != nullptr ? chain_->Wake(now_us) : link_->Wake(now_us);
   if (front_ != nullptr) next_us = std::min(next_us, front_->Wake(now_us));
+  relays_.Flush();
   Publish();
   return std::min(next_us, now_us + kHousekeepingUs);
 }
@@ -378,9 +380,11 @@ void PrefillService::Stop() {
     const bool posted = loop_->PostCompletion([this] {
       if (chain_ != nullptr) chain_->Stop();
       if (link_ != nullptr) link_->Stop();
+      relays_.Close();
     });
     if (!posted) {
       LOG(kWarning) << "the loop took no stop";
+      relays_.Close();
     }
     if (chain_ != nullptr) chain_->EndCalls();  // Before the server goes: call_tracker.h says why.
     rpc::StopServer(*server_);

@@ -37,6 +37,7 @@
 #include "services/prefill/stage/cost_sweep.h"
 #include "services/prefill/stage/stage_shell.h"
 #include "services/worker/peers.h"
+#include "services/worker/token_relay.h"
 
 namespace baton::prefill {
 
@@ -54,6 +55,7 @@ struct FrontParts {
   ChainShell* chain = nullptr;
   StageLink* link = nullptr;
   std::shared_ptr<EventLoop> loop;
+  worker::TokenRelays* relays = nullptr;
 };
 
 class PrefillService {
@@ -144,7 +146,8 @@ class PrefillService {
   std::unique_ptr<ChainShell> chain_;     // On the chain's member 0.
   std::unique_ptr<StageLink> link_;       // On all others.
   std::unique_ptr<MemberGrants> grants_;  // In a decode service.
-  std::unique_ptr<PrefillRpc> rpc_;       // Or, with make_front:
+  worker::TokenRelays relays_;
+  std::unique_ptr<PrefillRpc> rpc_;  // Or, with make_front:
   std::unique_ptr<Front> front_;
   std::unique_ptr<grpc::Server> server_;
   int grpc_port_ = 0;

@@ -7,8 +7,10 @@
 namespace baton::worker {
 
 std::shared_ptr<TokenStream> TokenStream::Create(grpc::CallbackServerContext* context,
-                                                 StreamTrace trace) {
-  std::shared_ptr<TokenStream> stream(new TokenStream(context, std::move(trace)));
+                                                 StreamTrace trace, uint64_t attempt_id,
+                                                 std::shared_ptr<TokenRelay> relay) {
+  std::shared_ptr<TokenStream> stream(
+      new TokenStream(context, std::move(trace), attempt_id, std::move(relay)));
   stream->self_ = stream;
   return stream;
 }
@@ -16,6 +18,7 @@ std::shared_ptr<TokenStream> TokenStream::Create(grpc::CallbackServerContext* co
 bool TokenStream::Push(v1::DecodeGenerateResponse response) {
   MutexLock lock(&mutex_);
   if (ending_ || cancelled_) return true;  // The stream is ending; no reader is left.
+  if (relay_ != nullptr) return relay_->Push(attempt_id_, std::move(response));
   if (queue_.size() >= kMaxQueued) return false;
   queue_.push_back(std::move(response));
   Advance();

@@ -19,6 +19,7 @@
 #include "common/tracing/tracer.h"
 #include "common/types/sampled_token.h"
 #include "proto/baton/v1/decode.pb.h"
+#include "services/worker/token_relay.h"
 
 namespace baton::worker {
 
@@ -78,13 +79,16 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResp
   // A reader with so long a queue is considered stuck.
   static constexpr size_t kMaxQueued = 4096;
 
+  // With a relay, what is said of `attempt_id` goes there, and only the end comes from the stream.
   static std::shared_ptr<TokenStream> Create(grpc::CallbackServerContext* context,
-                                             StreamTrace trace);
+                                             StreamTrace trace, uint64_t attempt_id,
+                                             std::shared_ptr<TokenRelay> relay);
 
   // What the request's other spans are below.
   tracing::TraceContext context() const { return trace_.context(); }
 
-  // False if the queue is full: abort the request and Break the stream. Any thread.
+  // False if the queue is full, or the relay is: abort the request and Break the stream. Any
+  // thread.
   [[nodiscard]] bool Push(v1::DecodeGenerateResponse response);
   // The same; its times go into the trace. The loop's thread.
   [[nodiscard]] bool PushToken(const SampledToken& token, bool logprobs);
@@ -99,8 +103,12 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResp
   void SetCancelHandler(std::function<void()> on_cancel);
 
  private:
-  TokenStream(grpc::CallbackServerContext* context, StreamTrace trace)
-      : context_(context), trace_(std::move(trace)) {}
+  TokenStream(grpc::CallbackServerContext* context, StreamTrace trace, uint64_t attempt_id,
+              std::shared_ptr<TokenRelay> relay)
+      : context_(context),
+        trace_(std::move(trace)),
+        attempt_id_(attempt_id),
+        relay_(std::move(relay)) {}
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
@@ -110,6 +118,8 @@ class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResp
   std::shared_ptr<TokenStream> self_;  // Until OnDone.
   grpc::CallbackServerContext* const context_;
   StreamTrace trace_;
+  const uint64_t attempt_id_;
+  const std::shared_ptr<TokenRelay> relay_;  // May be null.
   Mutex mutex_;
   std::deque<v1::DecodeGenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);  // Front: being written.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 #include "common/tracing/grpc_propagation.h"
@@ -27,7 +28,7 @@ StreamMessage MessageOf(const v1::DecodeGenerateResponse& message) {
 
 }  // namespace
 
-LegStream::Heard LegStream::HeardOf(v1::DecodeGenerateResponse& message) {
+Heard HeardOf(v1::DecodeGenerateResponse& message) {
   if (!message.has_prompt()) return {MessageOf(message), nullptr};
   return {StreamMalformed{},
           std::make_unique<v1::StartResponse>(std::move(*message.mutable_prompt()))};
@@ -35,10 +36,11 @@ LegStream::Heard LegStream::HeardOf(v1::DecodeGenerateResponse& message) {
 
 std::shared_ptr<LegStream> LegStream::Start(std::shared_ptr<WorkerStubs> worker,
                                             rpc::CallTracker& tracker, Request request,
+                                            bool relayed,
                                             std::chrono::system_clock::time_point deadline,
                                             const tracing::TraceContext& trace,
                                             Callbacks callbacks) {
-  auto stream = std::make_shared<LegStream>(std::move(worker), tracker, std::move(request),
+  auto stream = std::make_shared<LegStream>(std::move(worker), tracker, std::move(request), relayed,
                                             std::move(callbacks));
   stream->self_ = stream;
   grpc::ClientContext& context = *stream->context_;
@@ -59,52 +61,73 @@ std::shared_ptr<LegStream> LegStream::Start(std::shared_ptr<WorkerStubs> worker,
 }
 
 LegStream::LegStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker,
-                     Request request, Callbacks callbacks)
+                     Request request, bool relayed, Callbacks callbacks)
     : context_(tracker),
       worker_(std::move(worker)),
       request_(std::move(request)),
+      relayed_(relayed),
       callbacks_(std::move(callbacks)) {}
+
+// ---- On gRPC's threads ----
 
 void LegStream::OnReadDone(bool ok) {
   if (!ok) return RemoveHold();
-  Heard heard = HeardOf(message_);
-  bool first = false;
-  bool paused = false;
-  {
-    MutexLock lock(&mutex_);
-    first = unheard_.empty();
-    unheard_.push_back(std::move(heard));
-    paused = paused_ = unheard_.size() >= kReadAhead;
+  const auto added = unheard_.Add(HeardOf(message_));
+  if (added.first && !callbacks_.post([stream = self_] { stream->HearUnheard(); })) {
+    context_->TryCancel();
+    unheard_.Clear();
   }
-  if (first && !callbacks_.post([stream = self_] { stream->TellUnheard(); })) {
-    Cancel();
-    MutexLock lock(&mutex_);
-    unheard_.clear();
-  }
-  if (!paused) StartRead(&message_);
+  if (!added.paused) StartRead(&message_);
 }
 
-void LegStream::TellUnheard() {
-  bool paused = false;
-  {
-    MutexLock lock(&mutex_);
-    hearing_.swap(unheard_);
-    paused = std::exchange(paused_, false);
+void LegStream::OnDone(const grpc::Status& status) {
+  const bool posted = callbacks_.post(
+      [stream = self_, status = rpc::FromGrpc(status)] { stream->HearCallEnd(status); });
+  if (!posted) {
+    LOG(kDebug) << "a stream ended after the router's loop";
   }
-  for (Heard& heard : hearing_) {
-    if (heard.prompt != nullptr && callbacks_.on_prompt != nullptr) {
-      callbacks_.on_prompt(std::move(*heard.prompt));
-    } else {
-      callbacks_.on_message(heard.message);
-    }
-  }
+  self_.reset();
+}
+
+// ---- On the loop ----
+
+void LegStream::HearUnheard() {
+  const bool paused = unheard_.Take(hearing_);
+  for (Heard& heard : hearing_) Hear(heard);
   hearing_.clear();
   if (paused) StartRead(&message_);
 }
 
-void LegStream::OnDone(const grpc::Status& status) {
-  callbacks_.on_end(rpc::FromGrpc(status));
-  self_.reset();
+void LegStream::Hear(Heard& heard) {
+  if (ended_) return;
+  if (heard.prompt != nullptr && callbacks_.on_prompt != nullptr) {
+    return callbacks_.on_prompt(std::move(*heard.prompt));
+  }
+  finished_ = finished_ || std::holds_alternative<StreamFinished>(heard.message);
+  callbacks_.on_message(heard.message);
+  if (finished_ && call_ended_) End(absl::OkStatus());
+}
+
+// A failure does not wait for tokens that are on their way: the request goes on elsewhere from
+// those that came.
+void LegStream::HearCallEnd(const absl::Status& status) {
+  call_ended_ = relayed_ && status.ok() && !finished_;
+  if (!call_ended_) End(status);
+}
+
+void LegStream::RelayBroke(const absl::Status& status) {
+  if (finished_) return;
+  context_->TryCancel();
+  End(status);
+}
+
+void LegStream::Cancel() {
+  context_->TryCancel();
+  if (call_ended_) End(absl::CancelledError("cancelled"));
+}
+
+void LegStream::End(const absl::Status& status) {
+  if (!std::exchange(ended_, true)) callbacks_.on_end(status);
 }
 
 }  // namespace baton::router

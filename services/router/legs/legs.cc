@@ -1,5 +1,6 @@
 #include "services/router/legs/legs.h"
 
+#include <algorithm>
 #include <chrono>
 #include <span>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/base/sync.h"
 #include "common/rpc/convert.h"
@@ -81,8 +83,20 @@ Legs::Legs(EventLoop& loop, uint64_t incarnation, int vocab_size, Callbacks call
 
 Legs::~Legs() {
   tracker_.CancelAll();
+  relay_tracker_.CancelAll();
   cancels_.clear();
+  relays_.clear();
   tracker_.WaitIdle();
+  relay_tracker_.WaitIdle();
+}
+
+void Legs::KeepWorkers(const std::vector<InstanceRef>& workers) {
+  channels_.Keep(workers);
+  std::erase_if(relays_, [&workers](const auto& entry) {
+    const bool left = std::find(workers.begin(), workers.end(), entry.first) == workers.end();
+    if (left) entry.second->Cancel();
+    return left;
+  });
 }
 
 bool Legs::WaitIdle(int64_t timeout_ms) {
@@ -105,7 +119,9 @@ void Legs::PostEnd(uint64_t attempt_id, LegCall call, std::function<void()> task
 
 void Legs::Perform(const CancelCall& action) {
   const auto running = cancels_.find({action.attempt_id, action.call});
-  if (running != cancels_.end()) running->second();
+  if (running == cancels_.end()) return;
+  const std::function<void()> cancel = running->second;  // Which may end the call at once.
+  cancel();
 }
 
 void Legs::Perform(const SendAbort& action) {
@@ -213,11 +229,28 @@ void Legs::StartGeneration(const router::StartGeneration& action, const LegReque
   Stream(*begin, std::move(start), request.trace, std::move(expected));
 }
 
+std::shared_ptr<Relay> Legs::RelayOf(const BeginCall& begin) {
+  std::shared_ptr<Relay>& relay = relays_[begin.worker];
+  if (relay == nullptr || relay->RetryDue(NowUs())) {
+    const Role role = begin.call == LegCall::kStream ? Role::kDecode : Role::kPrefill;
+    relay = Relay::Start(
+        channels_.Get(begin.worker, begin.address), role, relay_tracker_, EntropySeed(),
+        [this](std::function<void()> task) { return loop_.PostCompletion(std::move(task)); });
+  }
+  return relay->open() ? relay : nullptr;
+}
+
 // `expected`: that a chain tells of the prompt; nullopt: a stream that tells of none.
 void Legs::Stream(const BeginCall& begin, LegStream::Request request,
                   const tracing::TraceContext& trace,
                   std::optional<std::vector<int32_t>> expected) {
   const uint64_t attempt_id = begin.attempt_id;
+  std::shared_ptr<Relay> relay = RelayOf(begin);
+  // Large messages would keep others waiting.
+  if (expected.has_value() && !expected->empty()) relay = nullptr;
+  if (relay != nullptr) {
+    std::visit([&relay](auto& message) { message.set_relay_id(relay->id()); }, request);
+  }
   LegStream::Callbacks callbacks;
   // Dropped, a stream that has ended well would look as if its worker had never finished it.
   callbacks.post = [this](std::function<void()> task) {
@@ -242,15 +275,17 @@ void Legs::Stream(const BeginCall& begin, LegStream::Request request,
       });
     };
   }
-  callbacks.on_end = [this, attempt_id, call = begin.call](const absl::Status& status) {
-    PostEnd(attempt_id, call, [this, attempt_id, status] {
-      Change([&](auto& actions) { core_.StreamEnded(attempt_id, status, actions); });
-    });
+  callbacks.on_end = [this, attempt_id, call = begin.call,
+                      weak = std::weak_ptr<Relay>(relay)](const absl::Status& status) {
+    cancels_.erase({attempt_id, call});
+    if (const std::shared_ptr<Relay> relayed = weak.lock()) relayed->Remove(attempt_id);
+    Change([&](auto& actions) { core_.StreamEnded(attempt_id, status, actions); });
   };
-  const auto stream =
-      LegStream::Start(channels_.Get(begin.worker, begin.address), tracker_, std::move(request),
-                       CallDeadline(begin.give_up_us), trace, std::move(callbacks));
+  const auto stream = LegStream::Start(channels_.Get(begin.worker, begin.address), tracker_,
+                                       std::move(request), relay != nullptr,
+                                       CallDeadline(begin.give_up_us), trace, std::move(callbacks));
   cancels_[{attempt_id, begin.call}] = [stream] { stream->Cancel(); };
+  if (relay != nullptr) relay->Add(attempt_id, stream);
 }
 
 v1::StartRequest Legs::StartRequestOf(const BeginCall& begin, const LegRequest& request) const {

@@ -25,6 +25,7 @@
 #include "services/router/core/leg_calls.h"
 #include "services/router/core/router_core.h"
 #include "services/router/legs/leg_stream.h"
+#include "services/router/legs/relay.h"
 #include "services/router/legs/worker_channels.h"
 
 namespace baton::router {
@@ -79,7 +80,7 @@ class Legs {
   void Forget(uint64_t call_id) { core_.Forget(call_id); }
 
   // Lets go of the channels of other workers.
-  void KeepWorkers(const std::vector<InstanceRef>& workers) { channels_.Keep(workers); }
+  void KeepWorkers(const std::vector<InstanceRef>& workers);
 
   // Waits, on another thread than the loop's, until no call is under way, aborts included.
   bool WaitIdle(int64_t timeout_ms);
@@ -110,6 +111,8 @@ class Legs {
   std::shared_ptr<Call> MakeCall(const BeginCall& begin, const tracing::TraceContext& trace);
   void Stream(const BeginCall& begin, LegStream::Request request,
               const tracing::TraceContext& trace, std::optional<std::vector<int32_t>> expected);
+  // The relay from the worker of this call; null if it has none (yet).
+  std::shared_ptr<Relay> RelayOf(const BeginCall& begin);
   v1::StartRequest StartRequestOf(const BeginCall& begin, const LegRequest& request) const;
   // Runs `task` on the loop when the call has ended.
   void PostEnd(uint64_t attempt_id, LegCall call, std::function<void()> task);
@@ -119,9 +122,11 @@ class Legs {
   const Callbacks callbacks_;
   LegCalls core_;
   rpc::CallTracker tracker_;
+  rpc::CallTracker relay_tracker_;  // Relays last: calls that end are waited for without them.
   WorkerChannels channels_;
   std::map<CallId, std::function<void()>> cancels_;  // One per running call.
-  std::vector<LegAction> spare_actions_;             // Empty: its memory is for the next.
+  std::map<InstanceRef, std::shared_ptr<Relay>> relays_;
+  std::vector<LegAction> spare_actions_;  // Empty: its memory is for the next.
 };
 
 }  // namespace baton::router
