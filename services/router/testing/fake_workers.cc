@@ -13,6 +13,7 @@
 #include "common/base/check.h"
 #include "common/rpc/convert.h"
 #include "services/router/worker_convert.h"
+#include "services/worker/token_relay.h"
 
 namespace baton::router {
 namespace {
@@ -75,6 +76,81 @@ class TokenWriter : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> 
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+// Says by a relay what TokenWriter says by its stream.
+void PushAll(const FakeBehaviour& behaviour, uint64_t attempt_id,
+             std::optional<v1::StartResponse> prompt, worker::TokenRelay& relay) {
+  const auto push = [&](uint64_t attempt, const v1::DecodeGenerateResponse& event) {
+    BATON_CHECK(relay.Push(attempt, event)) << "the relay is full";
+  };
+  v1::DecodeGenerateResponse event;
+  if (prompt.has_value()) {
+    *event.mutable_prompt() = *std::move(prompt);
+    push(attempt_id, event);
+  }
+  if (behaviour.relay == FakeBehaviour::Relay::kMalformed) {
+    event.mutable_finished();
+    push(attempt_id + 1, event);
+    push(attempt_id, {});
+  }
+  for (const int32_t token : behaviour.tokens) {
+    event.mutable_token()->set_token_id(token);
+    push(attempt_id, event);
+  }
+  if (behaviour.relay == FakeBehaviour::Relay::kWhole) {
+    event.mutable_finished()->set_reason(behaviour.reason);
+    push(attempt_id, event);
+  }
+}
+
+// The call Relay of a fake worker, and its streams, whose requests may name one.
+class FakeRelay {
+ public:
+  FakeRelay(const FakeBehaviour& behaviour, FakeRecord& record)
+      : behaviour_(behaviour), record_(record) {}
+
+  grpc::ServerWriteReactor<v1::RelayResponse>* Open(const v1::RelayRequest& request) {
+    record_.Note([](FakeRecord::Seen& seen) { ++seen.relays; });
+    return relays_.Open(request);
+  }
+  grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Answer(
+      uint64_t relay_id, uint64_t attempt_id,
+      const std::optional<v1::StartResponse>& prompt = std::nullopt) {
+    const std::shared_ptr<worker::TokenRelay> relay = relays_.Find(relay_id);
+    record_.Note([&](FakeRecord::Seen& seen) {
+      ++seen.streams;
+      if (relay_id != 0) ++seen.relayed_streams;
+    });
+    if (relay == nullptr || behaviour_.relay == FakeBehaviour::Relay::kUnknown) {
+      return new TokenWriter(behaviour_, record_, prompt);
+    }
+    PushAll(behaviour_, attempt_id, prompt, *relay);
+    if (behaviour_.relay == FakeBehaviour::Relay::kBreaks) {
+      relays_.Close();
+      return new TokenWriter(hangs_, record_);
+    }
+    return new Ended(*this);
+  }
+
+ private:
+  // Ends well at once. What was pushed is sent after that.
+  class Ended : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> {
+   public:
+    explicit Ended(FakeRelay& owner) : owner_(owner) { Finish(grpc::Status::OK); }
+
+   private:
+    void OnDone() override {
+      owner_.relays_.Flush();
+      delete this;
+    }
+    FakeRelay& owner_;
+  };
+
+  const FakeBehaviour& behaviour_;
+  const FakeBehaviour hangs_{.hang_after_tokens = true};
+  FakeRecord& record_;
+  worker::TokenRelays relays_;
+};
+
 // Never answers; ends when it is cancelled.
 class HangingCall : public grpc::ServerUnaryReactor {
  public:
@@ -112,9 +188,15 @@ class FakeWorker::Decode : public v1::Decode::CallbackService {
     return Answer(context, behaviour_.reserve);
   }
   grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
-      grpc::CallbackServerContext*, const v1::DecodeGenerateRequest*) override {
-    record_.Note([](FakeRecord::Seen& seen) { ++seen.streams; });
-    return new TokenWriter(behaviour_, record_);
+      grpc::CallbackServerContext*, const v1::DecodeGenerateRequest* request) override {
+    return relay_.Answer(request->relay_id(), request->attempt_id());
+  }
+  grpc::ServerWriteReactor<v1::RelayResponse>* Relay(grpc::CallbackServerContext* /*context*/,
+                                                     const v1::RelayRequest* request) override {
+    if (behaviour_.relay == FakeBehaviour::Relay::kNone) {
+      return nullptr;  // UNIMPLEMENTED.
+    }
+    return relay_.Open(*request);
   }
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
                                   const v1::DecodeAbortRequest* request,
@@ -128,6 +210,7 @@ class FakeWorker::Decode : public v1::Decode::CallbackService {
   const InstanceRef self_;
   const FakeBehaviour behaviour_;
   FakeRecord& record_;
+  FakeRelay relay_{behaviour_, record_};
   std::atomic<uint64_t> generation_{0};
 };
 
@@ -153,11 +236,15 @@ class FakeWorker::Prefill : public v1::Prefill::CallbackService {
     for (int i = 1; request->sampling().prompt_logprobs() && i < ids.size(); ++i) {
       prompt.add_prompt_tokens()->set_token_id(ids[i] + behaviour_.wrong_prompt_ids);
     }
-    record_.Note([&](FakeRecord::Seen& seen) {
-      seen.generations.push_back(*request);
-      ++seen.streams;
-    });
-    return new TokenWriter(behaviour_, record_, std::move(prompt));
+    record_.Note([&](FakeRecord::Seen& seen) { seen.generations.push_back(*request); });
+    return relay_.Answer(request->relay_id(), request->attempt_id(), prompt);
+  }
+  grpc::ServerWriteReactor<v1::RelayResponse>* Relay(grpc::CallbackServerContext* /*context*/,
+                                                     const v1::RelayRequest* request) override {
+    if (behaviour_.relay == FakeBehaviour::Relay::kNone) {
+      return nullptr;  // UNIMPLEMENTED.
+    }
+    return relay_.Open(*request);
   }
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
                                   const v1::PrefillAbortRequest* request,
@@ -170,6 +257,7 @@ class FakeWorker::Prefill : public v1::Prefill::CallbackService {
  private:
   const FakeBehaviour behaviour_;
   FakeRecord& record_;
+  FakeRelay relay_{behaviour_, record_};
 };
 
 FakeWorker::FakeWorker(WorkerInfo info, const FakeBehaviour& behaviour)

@@ -31,6 +31,15 @@ struct FakeBehaviour {
   bool start_hangs = false;      // Also Prefill.Generate, before it tells of the prompt.
   grpc::Status start;            // Prefill.Start, or Prefill.Generate in place of all else.
   int32_t wrong_prompt_ids = 0;  // Prefill.Generate: how far they are from the prompt's.
+  // The call Relay, and what a stream then sends there.
+  enum class Relay : uint8_t {
+    kNone,
+    kWhole,      // All, after the stream's end.
+    kBreaks,     // All but Finished; then the relay ends.
+    kUnknown,    // Nothing: the worker does not know it any more.
+    kMalformed,  // An event that is none, after events of attempts that there are not.
+  };
+  Relay relay = Relay::kNone;
 };
 
 // What fake workers have seen. Thread-safe.
@@ -45,6 +54,8 @@ class FakeRecord {
     std::vector<uint64_t> decode_aborts;
     std::vector<uint64_t> prefill_aborts;
     int streams = 0;
+    int relays = 0;
+    int relayed_streams = 0;  // Whose requests named one.
     int streams_cancelled = 0;
     int starts_cancelled = 0;
   };
