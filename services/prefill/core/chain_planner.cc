@@ -336,8 +336,25 @@ bool ChainPlanner::State::MayIssue() const {
          PlansThatDraw() < Slots();
 }
 
+// Until when the next plan stays open for prompts that come: shortly before stage 0 is predicted to
+// be done with the one that it runs. A worse prediction costs little, since the stage's report that
+// it is done ends the wait, too. Steps of single tokens are short, and not waited for.
+int64_t ChainPlanner::State::HeldUntilUs() const {
+  if (plans.empty() || done.front() == issued || !aborts_due.empty()) return 0;
+  const IssuedPlan& last = plans.back();
+  if (!last.has_chunks || last.predicted_us.empty()) return 0;
+  const int64_t begin_us = std::max(last.issued_us, last_done_us.front());
+  return begin_us + static_cast<int64_t>(last.predicted_us.front()) - kIssueLeadUs;
+}
+
 void ChainPlanner::State::IssuePlans(int64_t now_us) {
+  held_until_us = kNeverUs;
   while (MayIssue()) {
+    if (const int64_t until_us = HeldUntilUs(); now_us < until_us) {
+      Covered<"planner: a plan waits for the one that runs">();
+      held_until_us = until_us;
+      return;
+    }
     Plan plan = BuildPlan(now_us);
     if (plan.items.empty() && plan.aborts.empty()) return;
     ++issued;
@@ -371,9 +388,9 @@ void ChainPlanner::Handle(const PlannerEvent& event, int64_t now_us,
 }
 
 int64_t ChainPlanner::NextDeadlineUs() const {
-  const int64_t progress_us = state_->NextProgressUs();
-  if (state_->deadlines.empty()) return progress_us;  // Nothing is unfinished.
-  return std::min({progress_us, state_->drain_deadline_us, state_->deadlines.begin()->first});
+  const int64_t due_us = std::min(state_->NextProgressUs(), state_->held_until_us);
+  if (state_->deadlines.empty()) return due_us;  // Nothing is unfinished.
+  return std::min({due_us, state_->drain_deadline_us, state_->deadlines.begin()->first});
 }
 
 bool ChainPlanner::up() const { return state_->up; }

@@ -343,6 +343,42 @@ TEST_F(PlannerCostsTest, WholePromptsAreNotCutByAnyRule) {
   }
 }
 
+// A chain of one stage that knows what plans cost, with the first 256 tokens of a prompt of 512.
+class HeldPlanTest : public PlannerCostsTest {
+ protected:
+  HeldPlanTest() {
+    Make(LimitsOf(ChunkRule::kFixed));
+    Send(ChainUp{kEpoch, 1, 300, {3}, {{kCost, 0.1}}});
+    Start(1, 512);
+  }
+  const int64_t free_us_ = now_us_ + static_cast<int64_t>(kCost.Micros(0, 256));
+};
+
+TEST_F(HeldPlanTest, HasWhatComesWhileALongOneRuns) {
+  ASSERT_EQ(plans_.size(), 1u);
+  EXPECT_EQ(planner_->NextDeadlineUs(), free_us_ - 5'000);
+  now_us_ += 5'000;
+  Start(2, 16);
+  ASSERT_EQ(plans_.size(), 1u);
+  now_us_ = free_us_ - 5'000;
+  Send(Tick{});
+  ASSERT_EQ(plans_.size(), 2u);
+  EXPECT_EQ(plans_[1].items.size(), 2u);
+  EXPECT_GT(planner_->NextDeadlineUs(), now_us_) << "nothing is to be done at once";
+}
+
+TEST_F(HeldPlanTest, GoesOutWhenStage0IsDoneSooner) {
+  now_us_ += 1'000;
+  Done(0, 1);
+  EXPECT_EQ(plans_.size(), 2u);
+}
+
+TEST_F(HeldPlanTest, GoesOutWithAnAbort) {
+  Send(AbortRequested{1, absl::CancelledError("client")});
+  ASSERT_EQ(plans_.size(), 2u);
+  EXPECT_EQ(plans_[1].aborts.size(), 1u);
+}
+
 TEST_F(PlannerCostsTest, SglangsRuleCutsByWhatIsKnown) {
   PlannerLimits limits = LimitsOf(ChunkRule::kSglang);
   Make(limits);

@@ -209,16 +209,17 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
     plan.items.push_back(item);
     KeepPlanned(request);
   }
-  if (!plan.items.empty() || !plan.aborts.empty()) plans.push_back(RecordOf(plan));
+  if (!plan.items.empty() || !plan.aborts.empty()) plans.push_back(RecordOf(plan, now_us));
   if (plan.items.empty()) return plan;
   if (row_work.tokens > 0) ExpectLessGrowth();
   return plan;
 }
 
-ChainPlanner::State::IssuedPlan ChainPlanner::State::RecordOf(const Plan& plan) {
+ChainPlanner::State::IssuedPlan ChainPlanner::State::RecordOf(const Plan& plan, int64_t now_us) {
   const std::vector<int64_t> never(done.size(), kNeverUs);
   IssuedPlan record;
   record.number = plan.number;
+  record.issued_us = now_us;
   record.done_us = record.compute_us = never;
   for (const PlanItem& item : plan.items) {
     record.work.Add(item.token_begin, item.token_count);

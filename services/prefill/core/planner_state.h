@@ -93,6 +93,9 @@ class MembersLeft {
   int count_ = 0;
 };
 
+// How long before stage 0 is free it has its next plan: enough for the plan to reach all processes.
+constexpr int64_t kIssueLeadUs = 5'000;
+
 struct ChainPlanner::State {
   // From a request's admission until every member has drained it.
   struct Grant {
@@ -171,6 +174,7 @@ struct ChainPlanner::State {
   // A plan that some stage isn't done with, and the chunks that its timings belong to.
   struct IssuedPlan {
     uint64_t number = 0;
+    int64_t issued_us = 0;
     std::vector<std::pair<uint64_t, size_t>> chunks;  // attempt, index in its outcome
     // By stage; kNeverUs: it is not done with it.
     std::vector<int64_t> done_us;
@@ -216,6 +220,7 @@ struct ChainPlanner::State {
   }
   bool Current(uint64_t event_epoch) const { return event_epoch == epoch; }
   bool MayIssue() const;
+  int64_t HeldUntilUs() const;
   void IssuePlans(int64_t now_us);
 
   // planner_queue.cc
@@ -288,8 +293,9 @@ struct ChainPlanner::State {
 
   // planner_shares.cc
   Plan BuildPlan(int64_t now_us);
-  IssuedPlan RecordOf(const Plan& plan);  // Its chunks are in their requests' outcomes from now on.
-  int64_t UnplannedTokens() const;        // All requests'.
+  // Its chunks are in their requests' outcomes from now on.
+  IssuedPlan RecordOf(const Plan& plan, int64_t now_us);
+  int64_t UnplannedTokens() const;  // All requests'.
   int TokensLeft(uint64_t attempt_id) const { return requests.at(attempt_id).tokens_left(); }
   bool HasTokensLeft(uint64_t attempt_id) const { return TokensLeft(attempt_id) > 0; }
   const uint64_t* Leader() const;
@@ -348,10 +354,11 @@ struct ChainPlanner::State {
   double growth_share = 0;  // What texts are expected to have of what they still may.
   int growth_pages = 0;     // That open requests are expected to take yet.
   uint64_t retractions_total = 0;
-  uint64_t issued = 0;             // Number of the last plan.
-  std::vector<uint64_t> done;      // By stage: number of the last plan that it is done with.
-  std::vector<RankTally> tallies;  // By stage.
-  int ranks = 1;                   // In each stage.
+  uint64_t issued = 0;               // Number of the last plan.
+  int64_t held_until_us = kNeverUs;  // The next one; kNeverUs: it is not held back.
+  std::vector<uint64_t> done;        // By stage: number of the last plan that it is done with.
+  std::vector<RankTally> tallies;    // By stage.
+  int ranks = 1;                     // In each stage.
   std::deque<IssuedPlan> plans;
   std::vector<int64_t> last_done_us;  // By stage: when it was done with any plan.
   bool chain_failed = false;          // FailChain is out; the epoch is about to end.
