@@ -283,10 +283,11 @@ void PlannerWitness::CheckRequests() {
   }
 }
 
-// A plan may be issued: then there must be nothing to put into it.
+// Stage 0 has nothing to do, and a plan may be issued: then there must be nothing to put into it.
+// While it has a plan, the next one may be held back.
 void PlannerWitness::CheckIdle(const prefill::PlannerLoad& load) {
   if (!up_ || issued_ - done_.back() >= static_cast<uint64_t>(limits_.plan_window) ||
-      issued_ - done_.front() >= static_cast<uint64_t>(limits_.stage0_lead)) {
+      issued_ > done_.front()) {
     return;
   }
   int open = 0;
