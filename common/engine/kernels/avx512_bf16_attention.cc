@@ -85,10 +85,11 @@ void PairKeys(const Bf16* const* tiles, ptrdiff_t tile_end, ptrdiff_t dim, Pair*
 template <int kVecs>
 inline void PairColumn(const Bf16* const* tiles, ptrdiff_t key_end, ptrdiff_t row, Pair* values,
                        ptrdiff_t begin) {
+  constexpr ptrdiff_t kWidth = ptrdiff_t{kVecs} * kLanes;
   for (ptrdiff_t k = 0; k < key_end; k += 2) {
     const Bf16* const first = tiles[k / kKeyTile] + (k % kKeyTile) * row + begin;
-    Pair* const out = values + k / 2 * (kVecs * kLanes);
-    for (ptrdiff_t d = 0; d < kVecs * kLanes; d += kLanes) {
+    Pair* const out = values + k / 2 * kWidth;
+    for (ptrdiff_t d = 0; d < kWidth; d += kLanes) {
       UnsignedVec pairs = (UnsignedVec)Load(first + d) >> 16;
       if (k + 1 < key_end) pairs |= (UnsignedVec)Load(first + row + d);
       __builtin_memcpy(out + d, &pairs, sizeof(pairs));
@@ -169,7 +170,7 @@ inline void PairedWeights(int count, RowState* rows, const Pair* queries,
   const float exponent_scale = CapScores(args.scale, args.softcap, kRows * kKeyBlock, scores);
   for (int r = 0; r < kRows; ++r) {
     SoftmaxBlock(rows[r], block_begin, exponent_scale, dim, scores + r * kKeyBlock,
-                 accumulator + r * dim);
+                 accumulator + ptrdiff_t{r} * dim);
   }
   RoundToPairs(scores, kRows * kKeyBlock, weights);
 }
