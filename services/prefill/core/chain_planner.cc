@@ -337,14 +337,16 @@ bool ChainPlanner::State::MayIssue() const {
 }
 
 // Until when the next plan stays open for prompts that come: shortly before stage 0 is predicted to
-// be done with the one that it runs. A worse prediction costs little, since the stage's report that
-// it is done ends the wait, too. Steps of single tokens are short, and not waited for.
+// be done with the one that it runs. Where that comes sooner, its report ends the wait, too, but
+// the stage has been idle for the plan's way. So chains of several stages don't wait: their plans
+// are short. Steps of single tokens are short, and not waited for.
 int64_t ChainPlanner::State::HeldUntilUs() const {
-  if (plans.empty() || done.front() == issued || !aborts_due.empty()) return 0;
+  if (done.size() > 1 || plans.empty() || done.front() == issued || !aborts_due.empty()) return 0;
   const IssuedPlan& last = plans.back();
   if (!last.has_chunks || last.predicted_us.empty()) return 0;
   const int64_t begin_us = std::max(last.issued_us, last_done_us.front());
-  return begin_us + static_cast<int64_t>(last.predicted_us.front()) - kIssueLeadUs;
+  const auto predicted_us = static_cast<int64_t>(last.predicted_us.front());
+  return begin_us + predicted_us - predicted_us / kIssueLeadPart - kIssueLeadUs;
 }
 
 void ChainPlanner::State::IssuePlans(int64_t now_us) {

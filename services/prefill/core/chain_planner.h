@@ -46,8 +46,8 @@
 // plan never has more tokens than there is room for in its buffers. A plan that holds whole prompts
 // is not shared: without a chunk size no prompt is to be cut.
 //
-// The next plan is made when stage 0 is about to be free (kIssueLeadUs), once costs are known: what
-// comes while a long plan runs is in the next one, not in the one after it.
+// In a chain of one stage the next plan is made when that is about to be free (kIssueLeadUs), once
+// costs are known: what comes while a long plan runs is in the next one, not in the one after it.
 //
 // What plans cost each stage is learned from how long they took (common/chunking/cost_fit.h), epoch
 // after epoch, beginning with what is known from elsewhere (ChainUp); the rule that sets the size

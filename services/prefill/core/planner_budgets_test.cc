@@ -276,10 +276,6 @@ TEST_F(GuardsTest, ChunksAloneWaitForStage0WhileRequestsDecode) {
     Start(9, kLong);  // Plan 2 has 200 us to go on stage 0.
     ASSERT_EQ(plans_.size(), waits ? 2u : 3u);
     Done(0, 2);
-    if (!waits) {  // Until stage 0 is nearly done with the chunk.
-      now_us_ += 1'500;
-      Send(Tick{});
-    }
     ASSERT_EQ(plans_.size(), waits ? 3u : 4u);
     EXPECT_EQ(TokensOf(plans_[2], 9), waits ? 48 : 64);
     Drawn(1, plans_[1], 41);

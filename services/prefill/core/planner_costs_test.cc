@@ -351,16 +351,18 @@ class HeldPlanTest : public PlannerCostsTest {
     Send(ChainUp{kEpoch, 1, 300, {3}, {{kCost, 0.1}}});
     Start(1, 512);
   }
-  const int64_t free_us_ = now_us_ + static_cast<int64_t>(kCost.Micros(0, 256));
+  // Five milliseconds, and an eighth of the plan, before it is through.
+  const int64_t plan_us_ = static_cast<int64_t>(kCost.Micros(0, 256));
+  const int64_t due_us_ = now_us_ + plan_us_ - plan_us_ / 8 - 5'000;
 };
 
 TEST_F(HeldPlanTest, HasWhatComesWhileALongOneRuns) {
   ASSERT_EQ(plans_.size(), 1u);
-  EXPECT_EQ(planner_->NextDeadlineUs(), free_us_ - 5'000);
+  EXPECT_EQ(planner_->NextDeadlineUs(), due_us_);
   now_us_ += 5'000;
   Start(2, 16);
   ASSERT_EQ(plans_.size(), 1u);
-  now_us_ = free_us_ - 5'000;
+  now_us_ = due_us_;
   Send(Tick{});
   ASSERT_EQ(plans_.size(), 2u);
   EXPECT_EQ(plans_[1].items.size(), 2u);

@@ -93,8 +93,10 @@ class MembersLeft {
   int count_ = 0;
 };
 
-// How long before stage 0 is free it has its next plan: enough for the plan to reach all processes.
+// How long before stage 0 is predicted to be free it has its next plan: enough for the plan to
+// reach all processes, and a part of what runs, for predictions that are too long.
 constexpr int64_t kIssueLeadUs = 5'000;
+constexpr int64_t kIssueLeadPart = 8;
 
 struct ChainPlanner::State {
   // From a request's admission until every member has drained it.
