@@ -56,7 +56,7 @@ class TokenRelayTest : public ::testing::Test {
     request.set_relay_id(relay_id);
     return stub_->Relay(&context, request);
   }
-  // Of a call that is refused.
+  // The code that ends a call which is refused.
   grpc::StatusCode Refusal(uint64_t relay_id) {
     grpc::ClientContext context;
     const Reader reader = Open(context, relay_id);

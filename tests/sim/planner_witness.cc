@@ -283,11 +283,12 @@ void PlannerWitness::CheckRequests() {
   }
 }
 
-// Stage 0 has nothing to do, and a plan may be issued: then there must be nothing to put into it.
-// While it has a plan, the next one may be held back.
+// A plan may be issued: then there must be nothing to put into it. A chain of one stage may hold
+// the next plan back while it has one.
 void PlannerWitness::CheckIdle(const prefill::PlannerLoad& load) {
   if (!up_ || issued_ - done_.back() >= static_cast<uint64_t>(limits_.plan_window) ||
-      issued_ > done_.front()) {
+      issued_ - done_.front() >=
+          static_cast<uint64_t>(done_.size() == 1 ? 1 : limits_.stage0_lead)) {
     return;
   }
   int open = 0;

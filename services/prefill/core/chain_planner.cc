@@ -336,10 +336,10 @@ bool ChainPlanner::State::MayIssue() const {
          PlansThatDraw() < Slots();
 }
 
-// Until when the next plan stays open for prompts that come: shortly before stage 0 is predicted to
-// be done with the one that it runs. Where that comes sooner, its report ends the wait, too, but
-// the stage has been idle for the plan's way. So chains of several stages don't wait: their plans
-// are short. Steps of single tokens are short, and not waited for.
+// Until when the next plan stays open for prompts that come. In a chain of one stage that is
+// shortly before the plan that runs is predicted to end. The stage's report ends the wait, too, but
+// then the stage idles until the plan has reached it. So chains of several stages, whose plans are
+// shorter, don't wait, and no chain waits for a step of single tokens.
 int64_t ChainPlanner::State::HeldUntilUs() const {
   if (done.size() > 1 || plans.empty() || done.front() == issued || !aborts_due.empty()) return 0;
   const IssuedPlan& last = plans.back();

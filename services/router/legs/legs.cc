@@ -229,13 +229,16 @@ void Legs::StartGeneration(const router::StartGeneration& action, const LegReque
   Stream(*begin, std::move(start), request.trace, std::move(expected));
 }
 
+std::function<bool(std::function<void()> task)> Legs::ToLoop() {
+  return [this](std::function<void()> task) { return loop_.PostCompletion(std::move(task)); };
+}
+
 std::shared_ptr<Relay> Legs::RelayOf(const BeginCall& begin) {
   std::shared_ptr<Relay>& relay = relays_[begin.worker];
   if (relay == nullptr || relay->RetryDue(NowUs())) {
     const Role role = begin.call == LegCall::kStream ? Role::kDecode : Role::kPrefill;
-    relay = Relay::Start(
-        channels_.Get(begin.worker, begin.address), role, relay_tracker_, EntropySeed(),
-        [this](std::function<void()> task) { return loop_.PostCompletion(std::move(task)); });
+    relay = Relay::Start(channels_.Get(begin.worker, begin.address), role, relay_tracker_,
+                         EntropySeed(), ToLoop());
   }
   return relay->open() ? relay : nullptr;
 }
@@ -252,10 +255,7 @@ void Legs::Stream(const BeginCall& begin, LegStream::Request request,
     std::visit([&relay](auto& message) { message.set_relay_id(relay->id()); }, request);
   }
   LegStream::Callbacks callbacks;
-  // Dropped, a stream that has ended well would look as if its worker had never finished it.
-  callbacks.post = [this](std::function<void()> task) {
-    return loop_.PostCompletion(std::move(task));
-  };
+  callbacks.post = ToLoop();
   callbacks.on_message = [this, attempt_id](const StreamMessage& message) {
     const absl::Status injected = Failpoint("router.token");
     Change([&](auto& actions) {

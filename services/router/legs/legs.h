@@ -111,6 +111,9 @@ class Legs {
   std::shared_ptr<Call> MakeCall(const BeginCall& begin, const tracing::TraceContext& trace);
   void Stream(const BeginCall& begin, LegStream::Request request,
               const tracing::TraceContext& trace, std::optional<std::vector<int32_t>> expected);
+  // Posts to the loop, from any thread. A task that is dropped for want of room would make a stream
+  // that has ended well look as if its worker had never finished it.
+  std::function<bool(std::function<void()> task)> ToLoop();
   // The relay from the worker of this call; null if it has none (yet).
   std::shared_ptr<Relay> RelayOf(const BeginCall& begin);
   v1::StartRequest StartRequestOf(const BeginCall& begin, const LegRequest& request) const;
