@@ -60,8 +60,16 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& ora
       planner_(LimitsOf(topology, node, self_)),
       book_(topology.times.stream_lease_us, topology.remembered),
       witness_(world, topology, oracle, self_),
-      wiring_(WiringOptionsOf(topology, node, self_)),
-      wiring_witness_(world, WiringOptionsOf(topology, node, self_)) {
+      wiring_(world, topology, groups, group_, node, WiringOptionsOf(topology, node, self_),
+              /*keeps_reports=*/true,
+              {[this](const links::Hello& hello) { return Begin(hello); },
+               [this](uint64_t epoch, int page_count) { OnUp(epoch, page_count); },
+               [this](const absl::Status& status) { OnDown(status); },
+               [this](const prefill::PlannerEvent& report) { HandlePlanner(report); },
+               [this](int stage) { return planner_.plans_done(stage); },
+               [this](uint64_t epoch) {
+                 HandleStage(prefill::NextStageDone{epoch, planner_.plans_done(1)});
+               }}) {
   membership_ = std::make_unique<WorkerMembership>(
       world, topology.times, node, RouterProcess::Describe(topology, self_),
       [this] {
@@ -91,7 +99,7 @@ DecodeProcess::DecodeProcess(World& world, const Topology& topology, Oracle& ora
 void DecodeProcess::HandleInTurn(const prefill::PlannerEvent& event) {
   if (planner_.NextDeadlineUs() <= world_.now_us()) HandleOne(prefill::Tick{});
   HandleOne(event);
-  ScheduleTick();
+  alarm_.SetOnBusyLoop(std::min(planner_.NextDeadlineUs(), book_.NextDeadlineUs()));
 }
 
 void DecodeProcess::HandleOne(const prefill::PlannerEvent& event) {
@@ -121,22 +129,14 @@ void DecodeProcess::FreePages() {
   }
 }
 
-void DecodeProcess::ScheduleTick() {
-  const int64_t next_us = std::min(planner_.NextDeadlineUs(), book_.NextDeadlineUs());
-  const int64_t due_us = std::max(next_us, world_.now_us());
-  if (next_us == kNeverUs || due_us >= tick_us_) return;
-  tick_us_ = due_us;
-  const int64_t late_us = world_.DrawLoopLateness();
-  world_.After(node_, due_us - world_.now_us() + late_us, "decode tick", [this, due_us] {
-    if (tick_us_ == due_us) tick_us_ = kNeverUs;
-    for (const uint64_t attempt_id : book_.Expire(world_.now_us())) {
-      HandlePlanner(prefill::AbortRequested{attempt_id, book_.TooLate()});
-    }
-    if (!colocated()) {
-      std::erase_if(sessions_, [this](const auto& entry) { return !book_.Holds(entry.first); });
-    }
-    HandlePlanner(prefill::Tick{});
-  });
+void DecodeProcess::Wake() {
+  for (const uint64_t attempt_id : book_.Expire(world_.now_us())) {
+    HandlePlanner(prefill::AbortRequested{attempt_id, book_.TooLate()});
+  }
+  if (!colocated()) {
+    std::erase_if(sessions_, [this](const auto& entry) { return !book_.Holds(entry.first); });
+  }
+  HandlePlanner(prefill::Tick{});
 }
 
 // ---- Calls ----
@@ -209,7 +209,7 @@ void DecodeProcess::Abort(uint64_t attempt_id) {
 void DecodeProcess::CallBroken(uint64_t call) {
   membership_->CallBroken(call);
   group_.CallBroken(call);
-  LinkBroken(call);
+  wiring_.CallBroken(call);
   for (const auto& [attempt, session] : sessions_) {
     if (session.reserve_call == call || session.stream_call == call) return Abort(attempt);
   }
@@ -345,9 +345,7 @@ void DecodeProcess::Perform(const prefill::IssuePlan& action) {
 }
 
 void DecodeProcess::Perform(const prefill::FailChain& action) {
-  const int member = action.stage * topology_.decode_ranks + action.rank;
-  if (member == 0) return FailEpoch(action.status);
-  wiring_events_.Raise(links::StageLinkEnded{member, epoch_, action.status});
+  wiring_.BreakAt(action.stage, action.rank, action.status);
 }
 
 // Events of its own, as the loop has them in turn.

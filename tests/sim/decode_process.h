@@ -13,12 +13,12 @@
 
 #include "common/base/serial_events.h"
 #include "services/decode/core/ticket_book.h"
-#include "services/links/core/wiring.h"
 #include "services/prefill/core/chain_planner.h"
 #include "tests/sim/decode_rank.h"
 #include "tests/sim/decode_witness.h"
 #include "tests/sim/oracle.h"
-#include "tests/sim/wiring_witness.h"
+#include "tests/sim/sim_alarm.h"
+#include "tests/sim/sim_wiring.h"
 
 namespace baton::sim {
 
@@ -43,14 +43,11 @@ class DecodeProcess : public DecodeRank {
   void Generate(uint64_t call, uint64_t attempt_id, uint64_t generation);
   void GenerateHere(uint64_t call, const SimReserve& request);  // Prefill.Generate.
   void Abort(uint64_t attempt_id);
-  // From another member, on its link.
-  void ReceiveFromFollower(const links::WiringEvent& event);
-  void ReceiveReady(const links::StageReady& ready, uint64_t newest_generation);
-  void ReceiveReport(int member, uint64_t epoch, const prefill::PlannerEvent& report);
 
   const Oracle::Sequence* SequenceOfGrant(uint64_t generation) const override {
     return witness_.SequenceOfGrant(generation);
   }
+  SimWiring* wiring() override { return &wiring_; }
   void CallBroken(uint64_t call) override;
   absl::Status CheckInvariants() const override;
   bool AtRest(std::string& why_not) const override;
@@ -64,9 +61,7 @@ class DecodeProcess : public DecodeRank {
 
   void OnLease(const LeaseEvent& event) override;
   void OnReport(uint64_t epoch, const prefill::PlannerEvent& report) override;
-  void FailEpoch(const absl::Status& status) override {
-    wiring_events_.Raise(links::ChainFailed{status});
-  }
+  void FailEpoch(const absl::Status& status) override { wiring_.Raise(links::ChainFailed{status}); }
 
   void HandlePlanner(const prefill::PlannerEvent& event) { planner_events_.Raise(event); }
   void HandleInTurn(const prefill::PlannerEvent& event);
@@ -87,26 +82,13 @@ class DecodeProcess : public DecodeRank {
   void SendToken(uint64_t attempt_id, const SampledToken& token);
   void EndStream(uint64_t call, uint64_t attempt_id, const decode::TicketBook::Outcome& outcome);
   void OpenStaleStream(uint64_t attempt_id, uint64_t generation);
-  void ScheduleTick();
+  void Wake();
 
   // The links to the others (decode_ranks.cc).
-  void HandleWiring(const links::WiringEvent& event);
-  void Perform(const links::TryOwnEpoch& action);
-  void Perform(const links::OpenLinks& action);
-  void Perform(const links::FormOwnGroup& action);
-  void Perform(const links::TellGroup& action);
-  void Perform(const links::PingStages& action);
-  void Perform(const links::CloseLinks& action);
-  void Perform(const links::ReportChainUp& action);
-  void Perform(const links::ReportChainDown& action);
-  void Perform(const links::PassReport& action);
-  void Perform(const links::TellOwnStage& action);
-  void ScheduleWiringTick();
-  void LinkBroken(uint64_t call);
+  void OnUp(uint64_t epoch, int page_count);
+  void OnDown(const absl::Status& status);
   void SendOrder(int member, SimOrder order);
   void SendAll(const SimOrder& order);
-  void KeepForLater(const links::WiringEvent& event);
-  void ScheduleStale();
   void OnMembers();
 
   Oracle& oracle_;
@@ -117,17 +99,9 @@ class DecodeProcess : public DecodeRank {
   SerialEvents<prefill::PlannerEvent> planner_events_{
       [this](const prefill::PlannerEvent& event) { HandleInTurn(event); }};
   std::map<uint64_t, Session> sessions_;  // By attempt; those that the book holds.
-  int64_t tick_us_ = kNeverUs;
+  SimAlarm alarm_{world_, node_, "decode tick", [this] { Wake(); }};
 
-  links::Wiring wiring_;
-  WiringWitness wiring_witness_;
-  SerialEvents<links::WiringEvent> wiring_events_{
-      [this](const links::WiringEvent& event) { HandleWiring(event); }};
-  uint64_t newest_generation_ = 0;
-  std::map<int, uint64_t> links_;                 // Call by member.
-  std::optional<prefill::PlannerEvent> in_hand_;  // From the ReportHeard being handled.
-  std::vector<links::WiringEvent> stale_wiring_;
-  int64_t wiring_tick_us_ = kNeverUs;
+  SimWiring wiring_;
 };
 
 }  // namespace baton::sim

@@ -95,18 +95,7 @@ void PrefillProcess::Change(
     if (!world_.violation().empty()) return;
     std::visit([this](const auto& act) { Perform(act); }, action);
   }
-  ScheduleReceiptTick();
-}
-
-void PrefillProcess::ScheduleReceiptTick() {
-  if (outbox_.NextDeadlineUs() == kNeverUs) return;
-  const int64_t due_us = std::max(outbox_.NextDeadlineUs(), world_.now_us());
-  if (due_us >= receipt_tick_us_) return;
-  receipt_tick_us_ = due_us;
-  world_.After(node_, due_us - world_.now_us(), "receipt tick", [this, due_us] {
-    if (receipt_tick_us_ == due_us) receipt_tick_us_ = kNeverUs;
-    Change([&](auto& actions) { outbox_.Tick(world_.now_us(), actions); });
-  });
+  receipt_alarm_.Set(outbox_.NextDeadlineUs());
 }
 
 void PrefillProcess::ReceiveReceipt(const KvReceipt& receipt) {

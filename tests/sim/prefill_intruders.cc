@@ -216,24 +216,26 @@ void PrefillProcess::ExpectEndOfEpoch(const prefill::StageEvent& event, const ch
 
 // A member that is ready twice, that reports before there is anything to report, or that knows
 // epochs which are not newer or beyond all, is to blame.
-bool PrefillProcess::StrikeWithReady(const links::StageReady& ready) {
-  const bool heard = wiring_->epoch() == ready.epoch && links_.contains(ready.member);
+bool PrefillProcess::StrikeWithReady(const links::WiringEvent& event) {
+  if (!std::holds_alternative<links::StageReady>(event)) return false;
+  const auto& ready = std::get<links::StageReady>(event);
+  const bool heard = wiring_->epoch() == ready.epoch && wiring_->links().contains(ready.member);
   if (!heard || wiring_->up() || !world_.Strikes(&NetworkFaults::nonsense)) return false;
   const int64_t kind = world_.random().Between(0, 3);
   world_.Trace(node_, absl::StrCat("NONSENSE ", kind, " of member ", ready.member));
   if (kind == 0) {
-    wiring_events_.Raise(links::ReportHeard{ready.member, ready.epoch});
+    wiring_->Raise(links::ReportHeard{ready.member, ready.epoch});
   } else if (kind == 1) {
-    wiring_events_.Raise(links::StageReady{ready.member, ready.epoch, 0});
+    wiring_->Raise(links::StageReady{ready.member, ready.epoch, 0});
   } else if (kind == 2) {
     const uint64_t newest[] = {0, ready.epoch - 1, ready.epoch, links::kMaxEpoch, ~uint64_t{0}};
-    wiring_events_.Raise(links::StageRefused{ready.member, ready.epoch, DrawFrom(world_, newest)});
+    wiring_->Raise(links::StageRefused{ready.member, ready.epoch, DrawFrom(world_, newest)});
   } else {
-    wiring_events_.Raise(ready);
+    wiring_->Raise(ready);
     if (wiring_->up()) return true;  // The last one; what it says again is of a chain that works.
-    wiring_events_.Raise(ready);
+    wiring_->Raise(ready);
   }
-  if (links_.empty()) return true;
+  if (wiring_->links().empty()) return true;
   world_.Violate(absl::StrCat(self_.id, " goes on with a member that says nonsense"));
   return true;
 }

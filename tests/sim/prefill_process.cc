@@ -97,11 +97,27 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
     const links::WiringOptions wiring{PlaceOf(topology, node, self_), topology.prefill_pages,
                                       topology.chunk_tokens, topology.activation_credits,
                                       topology.times.chain};
-    wiring_.emplace(wiring);
-    wiring_witness_.emplace(world, wiring);
+    wiring_.emplace(
+        world, topology, groups, group_, node, wiring, /*keeps_reports=*/false,
+        SimWiring::Callbacks{
+            [this](const links::Hello& hello) { return Begin(hello); },
+            [this](uint64_t epoch, int page_count) { OnUp(epoch, page_count); },
+            [this](const absl::Status& status) { OnDown(status); },
+            [this](const prefill::PlannerEvent& report) { HandlePlanner(report); },
+            [this](int stage) { return planner_->plans_done(stage); },
+            [this](uint64_t epoch) {
+              HandleStage(prefill::NextStageDone{epoch, planner_->plans_done(1)});
+            },
+            [this](const links::WiringEvent& event) { return StrikeWithReady(event); }});
   } else {
-    link_.emplace(PlaceOf(topology, node, self_), topology.times.chain);
-    link_witness_.emplace(world, PlaceOf(topology, node, self_), topology.times.chain);
+    link_.emplace(world, topology, groups, group_, node,
+                  SimLink::Options{PlaceOf(topology, node, self_), topology.prefill_pages,
+                                   "wiring tick", /*keeps_work=*/false},
+                  SimLink::Callbacks{[this](const links::Hello& hello) { return Begin(hello); },
+                                     [this](const absl::Status& why) { EndEpoch(why); },
+                                     [this](uint64_t epoch, uint64_t number) {
+                                       HandleStage(prefill::NextStageDone{epoch, number});
+                                     }});
   }
   membership_ = std::make_unique<WorkerMembership>(
       world, topology.times, node, RouterProcess::Describe(topology, self_),
@@ -175,19 +191,7 @@ void PrefillProcess::HandlePlanner(const prefill::PlannerEvent& event) {
   planner_account_->Saw(event, actions, *planner_);
   if (!world_.violation().empty()) return;
   for (const auto& action : actions) Perform(action);
-  ScheduleTick();
-}
-
-void PrefillProcess::ScheduleTick() {
-  if (planner_->NextDeadlineUs() == kNeverUs) return;
-  const int64_t due_us = std::max(planner_->NextDeadlineUs(), world_.now_us());
-  if (due_us >= tick_us_) return;
-  tick_us_ = due_us;
-  const int64_t late_us = world_.DrawLoopLateness();
-  world_.After(node_, due_us - world_.now_us() + late_us, "planner tick", [this, due_us] {
-    if (tick_us_ == due_us) tick_us_ = kNeverUs;
-    HandlePlanner(prefill::Tick{});
-  });
+  planner_alarm_.SetOnBusyLoop(planner_->NextDeadlineUs());
 }
 
 void PrefillProcess::Perform(const prefill::PlannerAction& action) {
@@ -197,11 +201,7 @@ void PrefillProcess::Perform(const prefill::PlannerAction& action) {
     return;
   }
   if (const auto* fail = std::get_if<prefill::FailChain>(&action)) {
-    const bool own = fail->stage == 0 && fail->rank == 0;
-    if (own) return wiring_events_.Raise(links::ChainFailed{fail->status});
-    wiring_events_.Raise(
-        links::StageLinkEnded{fail->stage * topology_.ranks + fail->rank, epoch_, fail->status});
-    return;
+    return wiring_->BreakAt(fail->stage, fail->rank, fail->status);
   }
   if (std::holds_alternative<prefill::ObservePlan>(action)) return;  // A metric.
   profile_->Keep(planner_->costs());
@@ -224,7 +224,7 @@ void PrefillProcess::Issue(const prefill::Plan& plan) {
     const Prompt& prompt = prompts_[open.attempt_id];
     opened.push_back({open.attempt_id, prompt.prompt_id, prompt.tokens});
   }
-  for (const auto& [member, call] : links_) {
+  for (const auto& [member, call] : wiring_->links()) {
     const bool embeds = member < topology_.ranks;
     const auto receive = [call = call, plan, told = embeds ? opened : std::vector<SimOpened>()](
                              PrefillProcess& peer) { peer.ReceivePlan(call, plan, told); };
@@ -241,8 +241,9 @@ void PrefillProcess::ReceivePlan(uint64_t call, const prefill::Plan& plan,
     prompts_[open.attempt_id].prompt_id = open.prompt_id;
     prompts_[open.attempt_id].tokens = open.prompt_tokens;
   }
-  arriving_ = plan;
-  link_events_.Raise(links::WorkHeard{call, plan.epoch, absl::OkStatus()});
+  link_->HearWork(call, plan.epoch, [this, plan] {
+    if (!StrikeWithNonsense(plan)) HandleStage(prefill::PlanArrived{plan});
+  });
 }
 
 // ---- The stage ----
@@ -306,23 +307,15 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
         } else if constexpr (std::is_same_v<T, prefill::CancelKv>) {
           Change([&](auto& actions) { outbox_.Cancel(act.attempt_id, world_.now_us(), actions); });
         } else if constexpr (std::is_same_v<T, prefill::ReportPlanDone>) {
-          if (plans()) {
-            world_.After(node_, 1, "own plan done", [this, act] {
-              HandlePlanner(prefill::StagePlanDone{0, act.epoch, act.done});
-            });
-            return;
-          }
-          if (act.epoch != epoch_) return;
-          world_.SendOnCall<PrefillProcess>(link_call_, node_, "plan done",
-                                            [member = member_, act](PrefillProcess& peer) {
-                                              peer.ReceiveReport(member, act.epoch, act.done);
-                                            });
+          Report(act.epoch, plans() ? "own plan done" : "plan done",
+                 prefill::StagePlanDone{stage_index_, act.epoch, act.done, rank_.rank});
         } else if constexpr (std::is_same_v<T, prefill::ReportRequestClosed>) {
           outbox_.Forget(act.closed.attempt_id);
           if (const auto& ticket = prompts_[act.closed.attempt_id].ticket; ticket.has_value()) {
             CheckHandedOver(act.closed, *ticket);
           }
-          Closed(act.closed, act.epoch);
+          Report(act.epoch, plans() ? "own request closed" : "request closed",
+                 prefill::StageRequestClosed{stage_index_, act.epoch, act.closed, rank_.rank});
         } else {
           world_.Trace(node_, absl::StrCat("END EPOCH: ", act.status.message()));
           Change([&](auto& actions) { outbox_.CancelAll(world_.now_us(), actions); });
@@ -338,18 +331,10 @@ void PrefillProcess::Perform(const prefill::StageAction& action) {
       action);
 }
 
-void PrefillProcess::Closed(const prefill::RequestClosed& closed, uint64_t epoch) {
-  if (plans()) {
-    world_.After(node_, 1, "own request closed", [this, closed, epoch] {
-      HandlePlanner(prefill::StageRequestClosed{0, epoch, closed});
-    });
-    return;
-  }
-  if (epoch != epoch_) return;
-  world_.SendOnCall<PrefillProcess>(link_call_, node_, "request closed",
-                                    [member = member_, epoch, closed](PrefillProcess& peer) {
-                                      peer.ReceiveReport(member, epoch, closed);
-                                    });
+void PrefillProcess::Report(uint64_t epoch, const char* label,
+                            const prefill::PlannerEvent& report) {
+  if (!plans()) return link_->Report(epoch, label, report);
+  world_.After(node_, 1, label, [this, report] { HandlePlanner(report); });
 }
 
 absl::Status PrefillProcess::CheckInvariants() const {

@@ -14,26 +14,25 @@
 #include <variant>
 #include <vector>
 
-#include "common/base/serial_events.h"
 #include "services/links/core/hello.h"
-#include "services/links/core/link.h"
-#include "services/links/core/wiring.h"
 #include "services/prefill/core/chain_planner.h"
 #include "services/prefill/core/kv_outbox.h"
 #include "services/prefill/core/neighbours.h"
 #include "services/prefill/core/stage.h"
 #include "tests/sim/chain_profile.h"
 #include "tests/sim/chunk_witness.h"
-#include "tests/sim/link_witness.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/planner_account.h"
 #include "tests/sim/planner_witness.h"
+#include "tests/sim/sim_alarm.h"
 #include "tests/sim/sim_group.h"
+#include "tests/sim/sim_link.h"
 #include "tests/sim/sim_memory.h"
+#include "tests/sim/sim_wiring.h"
 #include "tests/sim/stage_groups.h"
 #include "tests/sim/stage_witness.h"
+#include "tests/sim/stale_events.h"
 #include "tests/sim/topology.h"
-#include "tests/sim/wiring_witness.h"
 #include "tests/sim/worker_drain.h"
 #include "tests/sim/worker_membership.h"
 #include "tests/sim/world.h"
@@ -89,20 +88,7 @@ class PrefillProcess : public Process {
   void Start(uint64_t call, const SimStart& request);
   void Abort(uint64_t attempt_id);
   // From stage 0, on a link.
-  void ReceiveHello(uint64_t call, const links::Hello& hello);
   void ReceivePlan(uint64_t call, const prefill::Plan& plan, const std::vector<SimOpened>& opened);
-  void ReceivePing(const links::PingHeard& ping);
-  void ReceiveGroup(uint64_t call, const Rendezvous::Message& message);
-  // To stage 0, on a link.
-  void ReceiveFromStage(const links::WiringEvent& event) {
-    KeepForLater(event);
-    const auto* ready = std::get_if<links::StageReady>(&event);
-    if (ready != nullptr && StrikeWithReady(*ready)) return;
-    wiring_events_.Raise(event);
-  }
-  // What a member has done, as the planner hears it but for the member's place.
-  using SimReport = std::variant<prefill::PlanDone, prefill::RequestClosed>;
-  void ReceiveReport(int member, uint64_t epoch, const SimReport& report);
   // From neighbours, over the data plane.
   void ReceiveActivations(const SimActivationsPtr& activations, bool corrupt);
   void ReceiveSum(uint64_t epoch, uint64_t number);
@@ -113,6 +99,8 @@ class PrefillProcess : public Process {
 
   WorkerMembership* worker() override { return membership_.get(); }
   SimGroup* ranks() override { return &group_; }
+  SimWiring* wiring() override { return wiring_ ? &*wiring_ : nullptr; }
+  SimLink* link() override { return link_ ? &*link_ : nullptr; }
   void CallBroken(uint64_t call) override;
   absl::Status CheckInvariants() const override;
   bool AtRest(std::string& why_not) const override;
@@ -127,34 +115,13 @@ class PrefillProcess : public Process {
     return StageGroups::KeyOf(topology_, node_, epoch);
   }
 
-  // The wiring on member 0, the link on the others.
   void OnMembers();
-  void HandleWiring(const links::WiringEvent& event);
-  void Perform(const links::TryOwnEpoch& action);
-  void Perform(const links::OpenLinks& action);
-  void Perform(const links::FormOwnGroup& action);
-  void Perform(const links::TellGroup& action);
-  void Perform(const links::PingStages& action);
-  void Perform(const links::CloseLinks& action);
-  void Perform(const links::ReportChainUp& action);
-  void Perform(const links::ReportChainDown& action);
-  void Perform(const links::PassReport& action);
-  void Perform(const links::TellOwnStage& action);
-  void HandleLink(const links::LinkEvent& event);
-  void Perform(const links::TryEpoch& action);
-  void Perform(const links::FormGroup& action);
-  void Perform(const links::SendReady& action);
-  void Perform(const links::SendPong& action);
-  void Perform(const links::TakeWork& action);
-  void Perform(const links::PassNextStageDone& action);
-  void Perform(const links::DropEpoch& action);
-  void Perform(const links::RefuseLink& action);
-  void Perform(const links::EndLink& action);
+  void OnUp(uint64_t epoch, int page_count);
+  void OnDown(const absl::Status& status);
   absl::Status Begin(const links::Hello& hello);
   void EndEpoch(const absl::Status& why);
   // Member 0 breaks its chain, the others their link.
   void FailEpoch(const absl::Status& status);
-  void ScheduleWiringTick();
 
   void HandlePlanner(const prefill::PlannerEvent& event);
   void HandleStage(const prefill::StageEvent& event);
@@ -164,13 +131,8 @@ class PrefillProcess : public Process {
   // Messages of an epoch that come again in a later one, where they must have no effect.
   void KeepForLater(const prefill::PlannerEvent& event);
   void KeepForLater(const prefill::StageEvent& event);
-  void KeepForLater(const links::WiringEvent& event);
-  void KeepForLater(const links::GroupFormed& event);
-  void ScheduleStale();
   void DeliverStale(const prefill::PlannerEvent& event);
   void DeliverStale(const prefill::StageEvent& event);
-  void DeliverStale(const links::WiringEvent& event);
-  void DeliverStale(const links::GroupFormed& event);
   template <typename Message>
   Message OfAnother(Message message);
   void DeliverAgain(const InstanceRef& decode, double chance, const char* label,
@@ -183,7 +145,7 @@ class PrefillProcess : public Process {
   bool StrikeWithNonsense(const prefill::Plan& plan);
   bool StrikeWithActivations(uint64_t next);
   bool StrikeWithCredit();
-  bool StrikeWithReady(const links::StageReady& ready);
+  bool StrikeWithReady(const links::WiringEvent& event);
   void ExpectEndOfEpoch(const prefill::StageEvent& event, const char* words);
   // A plan with the executor, which runs them one by one; and all of the memory that it reads or
   // writes, from its submission on.
@@ -233,9 +195,8 @@ class PrefillProcess : public Process {
   void NotConnected(uint64_t message_id, const InstanceRef& decode);
   void Perform(const prefill::KvSent& sent);
   void MessageEnded(uint64_t message_id, const absl::Status& status);
-  void Closed(const prefill::RequestClosed& closed, uint64_t epoch);
-  void ScheduleTick();
-  void ScheduleReceiptTick();
+  // To the planner, of an epoch.
+  void Report(uint64_t epoch, const char* label, const prefill::PlannerEvent& report);
   void CheckHandedOver(const prefill::RequestClosed& closed, const Ticket& ticket);
   void HeartbeatDecodes();
   bool Connected(const InstanceRef& decode) const;
@@ -259,24 +220,13 @@ class PrefillProcess : public Process {
   std::unique_ptr<WorkerMembership> membership_;
   std::unique_ptr<WorkerDrain> drain_;
 
-  std::optional<links::Wiring> wiring_;
-  std::optional<WiringWitness> wiring_witness_;
-  std::optional<links::Link> link_;
-  std::optional<LinkWitness> link_witness_;
-  SerialEvents<links::WiringEvent> wiring_events_{
-      [this](const links::WiringEvent& event) { HandleWiring(event); }};
-  SerialEvents<links::LinkEvent> link_events_{
-      [this](const links::LinkEvent& event) { HandleLink(event); }};
-  int64_t wiring_tick_us_ = kNeverUs;
+  std::optional<SimWiring> wiring_;   // On member 0.
+  std::optional<SimLink> link_;       // On the others.
   uint64_t epoch_ = 0;                // That has begun here; 0: none.
   std::vector<InstanceRef> members_;  // The epoch's members.
   prefill::Neighbours neighbours_;
-  std::map<int, uint64_t> links_;  // Member 0: call by member.
-  prefill::Plan arriving_;         // From the WorkHeard being handled.
-  uint64_t last_plan_ = 0;         // That the stage was given in the epoch.
-  uint64_t last_input_ = 0;        // Whose activations it was given.
-  SimReport report_;               // From the ReportHeard being handled.
-  uint64_t link_call_ = 0;         // The others: that of the epoch.
+  uint64_t last_plan_ = 0;   // That the stage was given in the epoch.
+  uint64_t last_input_ = 0;  // Whose activations it was given.
   StageGroups& groups_;
   SimGroup group_;
 
@@ -293,10 +243,8 @@ class PrefillProcess : public Process {
   std::optional<ChunkWitness> chunk_witness_;
   std::optional<ChainProfile> profile_;
   std::optional<PlannerAccount> planner_account_;
-  std::vector<prefill::PlannerEvent> stale_planner_;
-  std::vector<prefill::StageEvent> stale_stage_;
-  std::vector<links::WiringEvent> stale_wiring_;
-  std::vector<links::GroupFormed> stale_group_;
+  StaleEvents<prefill::PlannerEvent> stale_planner_{world_, node_};
+  StaleEvents<prefill::StageEvent> stale_stage_{world_, node_};
   SimMemory memory_;  // Holds this stage's layers and this rank's heads.
   FreedPages freed_;
   std::vector<SimActivationsPtr> inputs_;  // By buffer: number % credits.
@@ -311,8 +259,11 @@ class PrefillProcess : public Process {
   std::deque<prefill::ComputeFinished> unchecked_;
   std::vector<SimActivationsPtr> outputs_;  // By buffer: number % OutputBuffers.
   std::deque<Submitted> submitted_;         // The first is being computed.
-  int64_t tick_us_ = kNeverUs;
-  int64_t receipt_tick_us_ = kNeverUs;
+  SimAlarm planner_alarm_{world_, node_, "planner tick",
+                          [this] { HandlePlanner(prefill::Tick{}); }};
+  SimAlarm receipt_alarm_{world_, node_, "receipt tick", [this] {
+                            Change([&](auto& actions) { outbox_.Tick(world_.now_us(), actions); });
+                          }};
 };
 
 }  // namespace baton::sim

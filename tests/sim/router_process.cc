@@ -146,7 +146,7 @@ void RouterProcess::Handle(const router::Event& event) {
     }
   }
   witness_.Saw(event, actions, core_);
-  ScheduleTick();
+  alarm_.Set(core_.NextDeadlineUs());
   CheckMembersArrive();
   if (topology_.only_routers_pause && core_.load().leases_expired_total > 0) {
     world_.Violate("a router that stood still has lost a worker that did not");
@@ -190,17 +190,6 @@ std::optional<uint64_t> RouterProcess::CallOf(uint64_t attempt_id) const {
       std::find_if(attempts_.begin(), attempts_.end(),
                    [attempt_id](const auto& entry) { return entry.second == attempt_id; });
   return current == attempts_.end() ? std::nullopt : std::optional(current->first);
-}
-
-void RouterProcess::ScheduleTick() {
-  if (core_.NextDeadlineUs() == kNeverUs) return;
-  const int64_t due_us = std::max(core_.NextDeadlineUs(), world_.now_us());
-  if (due_us >= tick_us_) return;
-  tick_us_ = due_us;
-  world_.After(node_, due_us - world_.now_us(), "router tick", [this, due_us] {
-    if (tick_us_ == due_us) tick_us_ = kNeverUs;
-    Handle(router::Tick{});
-  });
 }
 
 // ---- Clients ----

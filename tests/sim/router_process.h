@@ -16,6 +16,7 @@
 #include "services/router/core/router_core.h"
 #include "tests/sim/clients.h"
 #include "tests/sim/router_witness.h"
+#include "tests/sim/sim_alarm.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/worker_membership.h"
 #include "tests/sim/world.h"
@@ -115,7 +116,6 @@ class RouterProcess : public Process {
   bool HasPlaces() const;  // For another worker.
   void ExpectMisfit(const router::WorkerInfo& intruder, const std::string& words);
   void ServedBy(const router::FinishCall& finish);
-  void ScheduleTick();
 
   World& world_;
   const Topology& topology_;
@@ -138,7 +138,7 @@ class RouterProcess : public Process {
   std::set<uint64_t> answered_;             // Attempts of which decode has told everything.
   absl::Status intruder_told_;
   const char* nonsense_ = nullptr;  // By what words the one that is being told is to be called.
-  int64_t tick_us_ = kNeverUs;
+  SimAlarm alarm_{world_, node_, "router tick", [this] { Handle(router::Tick{}); }};
 };
 
 }  // namespace baton::sim

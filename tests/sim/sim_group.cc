@@ -15,7 +15,6 @@
 #include "common/base/status.h"
 #include "common/collective/collective_core.h"
 #include "common/device/memory.h"
-#include "services/links/core/group_rendezvous.h"
 #include "tests/sim/scenario.h"
 
 namespace baton::sim {
@@ -341,38 +340,5 @@ void SimGroup::WatchDeadline(const AttemptPtr& attempt) {
 }
 
 // ---- Joining ----
-
-void JoinAsLeader(SimGroup& group, const links::ChainPlace& place, const links::Hello& hello,
-                  SerialEvents<links::WiringEvent>& wiring) {
-  const uint64_t epoch = hello.epoch;
-  SimGroup::Callbacks callbacks;
-  callbacks.say = [&wiring, epoch](const Rendezvous::Entry& entry) {
-    wiring.Raise(links::GroupEntryHeard{0, epoch, entry});
-  };
-  callbacks.connected = [&wiring, epoch] { wiring.Raise(links::GroupConnectedHeard{0, epoch}); };
-  callbacks.formed = [&wiring, epoch](const absl::Status& status) {
-    wiring.Raise(links::OwnGroupFormed{epoch, status});
-  };
-  wiring.Raise(links::GroupJoinHeard{0, epoch});
-  group.Join(links::GroupOf(place, hello), std::move(callbacks));
-}
-
-void JoinAsMember(SimGroup& group, const links::ChainPlace& place, const links::Hello& hello,
-                  const std::function<void(const links::WiringEvent&)>& tell,
-                  const std::function<void(const links::GroupFormed&)>& formed) {
-  const uint64_t epoch = hello.epoch;
-  SimGroup::Callbacks callbacks;
-  callbacks.say = [tell, member = place.member(), epoch](const Rendezvous::Entry& entry) {
-    tell(links::GroupEntryHeard{member, epoch, entry});
-  };
-  callbacks.connected = [tell, member = place.member(), epoch] {
-    tell(links::GroupConnectedHeard{member, epoch});
-  };
-  callbacks.formed = [formed, epoch](const absl::Status& status) {
-    formed(links::GroupFormed{epoch, status});
-  };
-  tell(links::GroupJoinHeard{place.member(), epoch});
-  group.Join(links::GroupOf(place, hello), std::move(callbacks));
-}
 
 }  // namespace baton::sim

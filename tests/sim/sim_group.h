@@ -16,12 +16,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/serial_events.h"
 #include "common/collective/communicator.h"
 #include "common/collective/rendezvous.h"
 #include "services/links/core/hello.h"
-#include "services/links/core/link.h"
-#include "services/links/core/wiring.h"
 #include "tests/sim/stage_groups.h"
 #include "tests/sim/topology.h"
 #include "tests/sim/world.h"
@@ -81,14 +78,6 @@ class SimGroup {
   AttemptPtr attempt_;                // Null: none, and no group.
   std::vector<std::string> members_;  // The last group's members, by rank.
 };
-
-// Joins this place's group of an epoch, at the one who leads: its words go to its own wiring.
-void JoinAsLeader(SimGroup& group, const links::ChainPlace& place, const links::Hello& hello,
-                  SerialEvents<links::WiringEvent>& wiring);
-// The same at another member, whose words `tell` brings to the leader's wiring.
-void JoinAsMember(SimGroup& group, const links::ChainPlace& place, const links::Hello& hello,
-                  const std::function<void(const links::WiringEvent&)>& tell,
-                  const std::function<void(const links::GroupFormed&)>& formed);
 
 }  // namespace baton::sim
 

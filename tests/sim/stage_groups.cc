@@ -71,12 +71,6 @@ void StageGroups::CheckReady(const Key& key, int rank) const {
   world_.Violate(absl::StrCat("rank ", rank, " of ", NameOf(key), " is ready without its group"));
 }
 
-void StageGroups::CheckUp(int chain, uint64_t epoch) const {
-  for (int stage = 0; stage < topology_.stages; ++stage) {
-    CheckUp({Role::kPrefill, chain, stage, epoch});
-  }
-}
-
 void StageGroups::CheckUp(const Key& key) const {
   if (RanksOf(key) == 1) return;
   const Group* const group = Of(key);

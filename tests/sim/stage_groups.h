@@ -36,9 +36,7 @@ class StageGroups {
   void Formed(const Key& key, int rank);
   // A rank that is ready has its group.
   void CheckReady(const Key& key, int rank) const;
-  // A chain that is up has a whole group on every stage, a decode service one: an epoch is never
-  // half-formed.
-  void CheckUp(int chain, uint64_t epoch) const;
+  // A stage of a chain or service that is up has its whole group: an epoch is never half-formed.
   void CheckUp(const Key& key) const;
   // All ranks are given the same steps, of which the digest says what they are.
   void Submitted(const Key& key, uint64_t number, uint64_t digest);

@@ -90,7 +90,7 @@ void WorkerMembership::HandleOne(const worker::MembershipEvent& event) {
   for (const worker::MembershipAction& action : actions) {
     std::visit([this](const auto& a) { Perform(a); }, action);
   }
-  ScheduleTick();
+  alarm_.Set(core_.NextDeadlineUs(world_.now_us()));
   if (left_ && core_.left()) std::exchange(left_, nullptr)();
 }
 
@@ -98,18 +98,6 @@ void WorkerMembership::Leave(bool unneeded, std::function<void()> left) {
   left_ = std::move(left);
   unneeded_ = unneeded;
   events_.Raise(worker::Leaves{});
-}
-
-void WorkerMembership::ScheduleTick() {
-  const int64_t next_us = core_.NextDeadlineUs(world_.now_us());
-  if (next_us == kNeverUs) return;
-  const int64_t due_us = std::max(next_us, world_.now_us());
-  if (due_us >= tick_us_) return;
-  tick_us_ = due_us;
-  world_.After(node_, due_us - world_.now_us(), "membership tick", [this, due_us] {
-    if (tick_us_ == due_us) tick_us_ = kNeverUs;
-    events_.Raise(worker::MembershipTick{});
-  });
 }
 
 // ---- RPCs ----

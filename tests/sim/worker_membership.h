@@ -15,6 +15,7 @@
 #include "services/router/core/membership.h"
 #include "services/worker/core/memberships.h"
 #include "tests/sim/memberships_witness.h"
+#include "tests/sim/sim_alarm.h"
 #include "tests/sim/sim_endpoint.h"
 #include "tests/sim/timings.h"
 #include "tests/sim/topology.h"
@@ -107,7 +108,6 @@ class WorkerMembership {
   };
 
   void HandleOne(const worker::MembershipEvent& event);
-  void ScheduleTick();
   // Opens a call to the router, which breaks on its own in time; 0: it is refused.
   uint64_t OpenRpc(uint64_t router, bool registers, int64_t timeout_us,
                    const std::optional<InstanceRef>& looks_up = std::nullopt);
@@ -160,7 +160,8 @@ class WorkerMembership {
   uint64_t last_endpoint_ = 0;
   bool unneeded_ = false;
   std::function<void()> left_;  // Set: this worker leaves.
-  int64_t tick_us_ = kNeverUs;
+  SimAlarm alarm_{world_, node_, "membership tick",
+                  [this] { events_.Raise(worker::MembershipTick{}); }};
 };
 
 }  // namespace baton::sim

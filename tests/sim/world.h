@@ -56,6 +56,8 @@ struct NetworkFaults {
 };
 
 class SimGroup;
+class SimLink;
+class SimWiring;
 class WorkerMembership;
 
 // One life of a process. Methods run on the node's own time line.
@@ -68,6 +70,9 @@ class Process {
   // Set for workers; nullptr for routers.
   virtual WorkerMembership* worker() { return nullptr; }
   virtual SimGroup* ranks() { return nullptr; }
+  // The ends of a chain's links: of member 0, and of another one.
+  virtual SimWiring* wiring() { return nullptr; }
+  virtual SimLink* link() { return nullptr; }
   // The invariants of all its cores.
   virtual absl::Status CheckInvariants() const = 0;
   virtual bool AtRest(std::string& why_not) const = 0;
