@@ -36,20 +36,6 @@ namespace {
 // What the C library would come to by itself once blocks of 32 MiB had been freed.
 constexpr HeapBounds kHeap = {.own_mapping_bytes = 32 << 20, .kept_bytes = 64 << 20};
 
-// The service of either role, as far as membership and probes are concerned.
-struct Served {
-  std::function<absl::Status()> liveness;
-  std::function<bool()> ready;
-  std::function<v1::WorkerLoad()> load;
-  std::function<std::vector<uint64_t>()> linked;
-  std::function<void(const std::vector<worker::PeerWorker>&)> on_members;
-  std::function<void()> on_endpoints;
-  std::function<void(const worker::ClusterClient&)> attach;  // May be null.
-  DrainedService drain;
-  std::function<void()> stop;
-  worker::AnnounceService* announce = nullptr;  // Served on the service's port.
-};
-
 // What the options let pass the membership can hold.
 static_assert(config::kMaxListedRouters == worker::kMaxRouters);
 
@@ -60,26 +46,12 @@ DrainedService DrainedServiceOf(Service& service) {
           [&service] { return service.load(); }};
 }
 
-template <typename Service>
-void Serve(Service& service, worker::ClusterPeers& peers, Served& served) {
-  served.liveness = [&service] { return service.Liveness(); };
-  served.ready = [&service] { return service.ready(); };
-  served.load = [&service] { return service.load(); };
-  served.linked = [&service] { return service.linked(); };
-  served.on_members = [&service](const auto& members) { service.OnMembers(members); };
-  served.on_endpoints = [&service] { service.OnEndpoints(); };
-  served.attach = [&peers](const worker::ClusterClient& client) { peers.Attach(&client); };
-  served.drain = DrainedServiceOf(service);
-  served.stop = [&service, &peers] {
-    service.Stop();
-    peers.Attach(nullptr);
-  };
-}
-
 // Registers, serves until it is told to stop or is rejected, and ends in order: new requests,
 // running ones, membership, data plane.
+template <typename Service>
 absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtime,
-                               v1::WorkerInfo self, const Served& served) {
+                               v1::WorkerInfo self, Service& service, worker::ClusterPeers& peers,
+                               worker::AnnounceService& announce) {
   std::atomic<bool> rejected{false};
   std::atomic<bool> draining{false};
   std::atomic<bool> drain_asked{false};
@@ -90,12 +62,12 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   client_options.self = std::move(self);
   client_options.heartbeat_interval_ms = options.heartbeat_interval_ms();
   client_options.data_plane = &runtime.data_plane();
-  client_options.status = [&served, &draining] {
-    return worker::ClusterClientOptions::Status{served.ready() && !draining, served.load(),
-                                                draining, served.linked()};
+  client_options.status = [&service, &draining] {
+    return worker::ClusterClientOptions::Status{service.ready() && !draining, service.load(),
+                                                draining, service.linked()};
   };
-  client_options.on_members = served.on_members;
-  client_options.on_endpoints = served.on_endpoints;
+  client_options.on_members = [&service](const auto& members) { service.OnMembers(members); };
+  client_options.on_endpoints = [&service] { service.OnEndpoints(); };
   client_options.on_drain = [&drain_asked] { drain_asked = true; };
   client_options.on_refused = [&runtime](int routers) {
     runtime.metrics().Set(Metric::kRefusingRouters, routers);
@@ -105,16 +77,19 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
     rejected = true;
   };
   worker::ClusterClient client(std::move(client_options));
-  if (served.attach) served.attach(client);
+  peers.Attach(&client);
   runtime.data_plane().SetPeerErrorHandler(
       [&client](PeerId peer, const absl::Status&) { client.OnPeerFailed(peer); });
-  runtime.SetProbes(served.liveness, [&client, &served, &draining] {
-    if (draining) return absl::UnavailableError("draining");
-    if (!client.registered()) return absl::UnavailableError(client.WhyNotRegistered());
-    return served.ready() ? absl::OkStatus() : absl::UnavailableError("not wired to its peers");
-  });
+  runtime.SetProbes([&service] { return service.Liveness(); },
+                    [&client, &service, &draining] {
+                      if (draining) return absl::UnavailableError("draining");
+                      if (!client.registered())
+                        return absl::UnavailableError(client.WhyNotRegistered());
+                      return service.ready() ? absl::OkStatus()
+                                             : absl::UnavailableError("not wired to its peers");
+                    });
   client.Start();
-  served.announce->Attach(&client);
+  announce.Attach(&client);
   WaitForStop([&] { return rejected.load() || drain_asked.load(); });
 
   std::unique_ptr<EndOnSignal> impatience;
@@ -122,11 +97,12 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
     impatience = EndOnSignal::WhileDraining();
     if (drain_asked) LOG(kInfo) << "stopping, as a router was asked to have it drained";
     draining = true;
-    DrainWorker(options.drain_timeout_ms(), served.drain, client);
+    DrainWorker(options.drain_timeout_ms(), DrainedServiceOf(service), client);
   }
   runtime.ClearProbes();
-  served.stop();
-  served.announce->Attach(nullptr);
+  service.Stop();
+  peers.Attach(nullptr);
+  announce.Attach(nullptr);
   client.Stop();
   runtime.data_plane().SetPeerErrorHandler(nullptr);
   runtime.data_plane().Shutdown();
@@ -148,6 +124,10 @@ std::optional<prefill::SweepLimits> SweepOf(const v1::Options& options, int max_
                               .budget_us = options.chunk_sweep_ms() * 1000};
 }
 
+std::string RankText(TensorRank rank) {
+  return rank.alone() ? "" : absl::StrCat("rank ", rank.rank, " of ", rank.size, " of ");
+}
+
 struct Measured {
   std::optional<KnownCost> cost;
   std::optional<prefill::SweepLimits> rank_sweep;  // For several ranks, once they are connected.
@@ -162,101 +142,104 @@ Measured MeasureCosts(const v1::Options& options, WorkerRuntime& runtime) {
   return {result.cost, std::nullopt};
 }
 
-absl::Status ServeChain(const v1::Options& options, const ChunkCosts& costs,
-                        const Measured& measured, ConnectGroup connect_group,
-                        WorkerRuntime& runtime, int64_t start_us) {
-  prefill::PrefillOptions own = prefill::SchedulingOf(options, runtime.max_context_tokens());
+// What the log says when the service listens.
+struct Greeting {
+  std::string what;
+  std::string chunks;
+  std::string costs;  // Where they are from; may be empty.
+};
+
+Greeting GreetingOfChain(const v1::Options& options, const prefill::PrefillOptions& own,
+                         const ChunkCosts& costs, const WorkerRuntime& runtime) {
+  return {
+      absl::StrCat(RankText(own.tensor_rank), config::WorkerKind(options), " stage ", own.pp_rank,
+                   " of ", own.pp_size, " in ", own.chain_id, ", ", runtime.Summary()),
+      absl::StrCat("  chunk ", own.chunk_tokens, " tokens, ", options.chunk_policy()),
+      costs.profile ? costs.source : ""};
+}
+
+// Registers by a decode id.
+bool IsMemberOfDecode(const prefill::PrefillOptions& own) {
+  return !own.tensor_rank.alone() || own.pp_size > 1;
+}
+
+Greeting GreetingOfDecode(const prefill::PrefillOptions& own, const WorkerRuntime& runtime) {
+  const std::string stage =
+      own.pp_size == 1 ? "" : absl::StrCat("stage ", own.pp_rank, " of ", own.pp_size, " of ");
+  const std::string service = IsMemberOfDecode(own) ? absl::StrCat(own.chain_id, ", ") : "";
+  return {absl::StrCat("decode service, ", RankText(own.tensor_rank), stage, service,
+                       runtime.Summary(), ", at most ", own.max_open_requests, " requests"),
+          "", ""};
+}
+
+v1::WorkerInfo Describe(const prefill::PrefillOptions& own, const WorkerRuntime& runtime,
+                        int grpc_port) {
+  v1::WorkerInfo self = runtime.Describe(grpc_port);
+  self.set_pp_rank(own.pp_rank);
+  self.set_pp_size(own.pp_size);
+  self.set_max_running_requests(own.max_open_requests);
+  if (own.role == Role::kDecode) {
+    self.set_role(v1::ROLE_DECODE);
+    if (IsMemberOfDecode(own)) self.set_decode_id(own.chain_id);
+    self.set_reserved_decode_tokens(own.reserved_decode_tokens);
+  } else {
+    self.set_role(v1::ROLE_PREFILL);
+    self.set_chain_id(own.chain_id);
+    self.set_decodes(own.decodes);
+  }
+  return self;
+}
+
+// `parts`: those that are of one role only, or that have been made already.
+template <typename Service>
+absl::Status ServeAs(const v1::Options& options, const prefill::PrefillOptions& own,
+                     prefill::PrefillService::Parts parts, const Greeting& greeting,
+                     WorkerRuntime& runtime, int64_t start_us) {
+  worker::ClusterPeers peers;
+  worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
+  parts.executor = &runtime.executor();
+  parts.data_plane = &runtime.data_plane();
+  parts.peers = &peers;
+  parts.metrics = &runtime.metrics();
+  parts.tracer = runtime.tracer();
+  parts.beside = &announce;
+  parts.security = runtime.security();
+  parts.constraints = runtime.constraints();
+  BATON_ASSIGN_OR_RETURN(const auto service, Service::Create(own, parts));
+  LOG(kInfo) << greeting.what;
+  LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
+             << net::JoinHostPort(own.host, runtime.metrics_port()) << greeting.chunks
+             << "  started after " << SecondsSince(start_us);
+  if (!greeting.costs.empty()) LOG(kInfo) << "what chunks cost is read from " << greeting.costs;
+  return ServeUntilStopped(options, runtime, Describe(own, runtime, service->grpc_port()), *service,
+                           peers, announce);
+}
+
+absl::Status ServeRole(const v1::Options& options, const ChunkCosts& costs, Measured measured,
+                       ConnectGroup connect_group, WorkerRuntime& runtime, int64_t start_us) {
+  const bool decode = config::IsDecode(options);
+  prefill::PrefillOptions own =
+      decode ? prefill::SchedulingOfDecode(options, runtime.max_context_tokens())
+             : prefill::SchedulingOf(options, runtime.max_context_tokens());
   own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
+  own.chain_id = decode ? options.decode_id() : options.chain_id();
   own.decodes = config::IsColocated(options);
-  own.chain_id = options.chain_id();
   own.pp_rank = static_cast<int>(options.pp_rank());
   own.tensor_rank = runtime.tensor_rank();
   own.host = options.host();
   own.grpc_port = static_cast<int>(options.grpc_port());
-  worker::ClusterPeers peers;
-  worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
-  BATON_ASSIGN_OR_RETURN(const auto service,
-                         prefill::PrefillService::Create(own, {&runtime.executor(),
-                                                               &runtime.data_plane(),
-                                                               &peers,
-                                                               &runtime.metrics(),
-                                                               runtime.tracer(),
-                                                               &announce,
-                                                               {options.chunk_profile(), costs.here,
-                                                                costs.profile, !costs.keeps_file},
-                                                               measured.cost,
-                                                               measured.rank_sweep,
-                                                               std::move(connect_group),
-                                                               runtime.security(),
-                                                               runtime.constraints()}));
-  const std::string rank =
-      own.tensor_rank.alone()
-          ? ""
-          : absl::StrCat("rank ", own.tensor_rank.rank, " of ", own.tensor_rank.size, " of ");
-  LOG(kInfo) << rank << config::WorkerKind(options) << " stage " << own.pp_rank << " of "
-             << own.pp_size << " in " << own.chain_id << ", " << runtime.Summary();
-  LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
-             << net::JoinHostPort(own.host, runtime.metrics_port()) << "  chunk "
-             << own.chunk_tokens << " tokens, " << options.chunk_policy() << "  started after "
-             << SecondsSince(start_us);
-  if (costs.profile) LOG(kInfo) << "what chunks cost is read from " << costs.source;
-  v1::WorkerInfo self = runtime.Describe(service->grpc_port());
-  self.set_role(v1::ROLE_PREFILL);
-  self.set_chain_id(own.chain_id);
-  self.set_pp_rank(own.pp_rank);
-  self.set_pp_size(own.pp_size);
-  self.set_decodes(own.decodes);
-  self.set_max_running_requests(own.max_open_requests);
-  Served served;
-  served.announce = &announce;
-  Serve(*service, peers, served);
-  return ServeUntilStopped(options, runtime, std::move(self), served);
-}
-
-absl::Status ServeDecode(const v1::Options& options, ConnectGroup connect_group,
-                         WorkerRuntime& runtime, int64_t start_us) {
-  decode::DecodeOptions own;
-  own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
-  own.decode_id = options.decode_id();
-  own.pp_rank = static_cast<int>(options.pp_rank());
-  own.pp_size = static_cast<int>(options.pp_size());
-  own.host = options.host();
-  own.grpc_port = static_cast<int>(options.grpc_port());
-  own.max_running_requests = static_cast<int>(options.max_running_requests());
-  own.max_queued_requests = static_cast<int>(options.max_queued_requests());
-  own.max_context_tokens = runtime.max_context_tokens();
-  own.reserved_decode_tokens = static_cast<int>(options.num_reserved_decode_tokens());
-  own.caches = !options.disable_radix_cache();
-  own.kv_lease_ms = options.kv_lease_ms();
-  worker::ClusterPeers peers;
-  worker::AnnounceService announce(/*welcome=*/options.router_address().empty());
-  BATON_ASSIGN_OR_RETURN(const auto service, decode::DecodeService::Create(
-                                                 own, {&runtime.executor(), &runtime.data_plane(),
-                                                       &peers, &runtime.metrics(), runtime.tracer(),
-                                                       &announce, std::move(connect_group),
-                                                       runtime.security(), runtime.constraints()}));
-  const TensorRank rank = runtime.tensor_rank();
-  const bool alone = rank.alone() && own.pp_size == 1;
-  const std::string place = absl::StrCat(
-      rank.alone() ? "" : absl::StrCat("rank ", rank.rank, " of ", rank.size, " of "),
-      own.pp_size == 1 ? "" : absl::StrCat("stage ", own.pp_rank, " of ", own.pp_size, " of "),
-      alone ? "" : absl::StrCat(own.decode_id, ", "));
-  LOG(kInfo) << "decode service, " << place << runtime.Summary() << ", at most "
-             << own.max_running_requests << " requests";
-  LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
-             << net::JoinHostPort(own.host, runtime.metrics_port()) << "  started after "
-             << SecondsSince(start_us);
-  v1::WorkerInfo self = runtime.Describe(service->grpc_port());
-  self.set_role(v1::ROLE_DECODE);
-  self.set_pp_rank(own.pp_rank);
-  self.set_pp_size(own.pp_size);
-  if (!alone) self.set_decode_id(own.decode_id);
-  self.set_max_running_requests(own.max_running_requests);
-  self.set_reserved_decode_tokens(own.reserved_decode_tokens);
-  Served served;
-  served.announce = &announce;
-  Serve(*service, peers, served);
-  return ServeUntilStopped(options, runtime, std::move(self), served);
+  prefill::PrefillService::Parts parts;
+  parts.connect_group = std::move(connect_group);
+  if (decode) {
+    return ServeAs<decode::DecodeService>(options, own, std::move(parts),
+                                          GreetingOfDecode(own, runtime), runtime, start_us);
+  }
+  parts.profile = {options.chunk_profile(), costs.here, costs.profile, !costs.keeps_file};
+  parts.measured = std::move(measured.cost);
+  parts.rank_sweep = measured.rank_sweep;
+  return ServeAs<prefill::PrefillService>(options, own, std::move(parts),
+                                          GreetingOfChain(options, own, costs, runtime), runtime,
+                                          start_us);
 }
 
 // What the checks say that `validate` makes.
@@ -311,9 +294,8 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
   Measured measured;
   if (chain) measured = MeasureCosts(options, *runtime);
   startup.reset();
-  return chain ? ServeChain(options, checked.chunks, measured, std::move(connect_group), *runtime,
-                            start_us)
-               : ServeDecode(options, std::move(connect_group), *runtime, start_us);
+  return ServeRole(options, checked.chunks, std::move(measured), std::move(connect_group), *runtime,
+                   start_us);
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kDataThreadStuckUs = 5'000'000;
 
-absl::Status CheckOptions(const DecodeOptions& options, const Executor& executor) {
-  if (options.max_running_requests < 1) {
+absl::Status CheckOptions(const DecodeService::Options& options, const Executor& executor) {
+  if (options.max_open_requests < 1) {
     return InvalidField("max_running_requests", "must be positive");
   }
   if (options.reserved_decode_tokens < 1) {
@@ -36,28 +36,16 @@ absl::Status CheckOptions(const DecodeOptions& options, const Executor& executor
   return absl::OkStatus();
 }
 
-prefill::PrefillOptions ChainOptionsOf(const DecodeOptions& options, const Executor& executor) {
-  prefill::PrefillOptions chain;
-  chain.role = Role::kDecode;
-  chain.self = options.self;
-  chain.chain_id = options.decode_id.empty() ? options.self.id : options.decode_id;
-  chain.pp_rank = options.pp_rank;
-  chain.pp_size = options.pp_size;
-  chain.tensor_rank = executor.tensor_rank();
-  chain.host = options.host;
-  chain.grpc_port = options.grpc_port;
-  chain.chunk_tokens = RereadTokens(executor.kv().page_size);
-  chain.decodes = true;
-  chain.caches = options.caches;
-  chain.reserved_decode_tokens = options.reserved_decode_tokens;
-  chain.max_open_requests = options.max_running_requests;
-  chain.max_queued_requests = options.max_queued_requests;
-  chain.max_context_tokens = options.max_context_tokens;
-  chain.kv_lease_ms = options.kv_lease_ms;
-  return chain;
+DecodeService::Options ChainOptionsOf(DecodeService::Options options, const Executor& executor) {
+  options.role = Role::kDecode;
+  if (options.chain_id.empty()) options.chain_id = options.self.id;
+  options.tensor_rank = executor.tensor_rank();
+  options.chunk_tokens = RereadTokens(executor.kv().page_size);
+  options.decodes = true;
+  return options;
 }
 
-KvReceiver::Options ReceiverOptionsOf(const DecodeOptions& options,
+KvReceiver::Options ReceiverOptionsOf(const DecodeService::Options& options,
                                       const DecodeService::Parts& parts) {
   KvReceiver::Options kv;
   kv.table.self = options.self;
@@ -65,7 +53,7 @@ KvReceiver::Options ReceiverOptionsOf(const DecodeOptions& options,
   kv.table.rank = parts.executor->tensor_rank();
   kv.table.model_kv_heads = parts.executor->config().num_key_value_heads;
   kv.table.model_layers = parts.executor->config().num_hidden_layers;
-  kv.table.slots = static_cast<uint32_t>(options.max_running_requests);
+  kv.table.slots = static_cast<uint32_t>(options.max_open_requests);
   kv.table.writer_lease_us = options.kv_lease_ms * 1000;
   kv.executor = parts.executor;
   kv.data_plane = parts.data_plane;
@@ -80,7 +68,7 @@ KvReceiver::Options ReceiverOptionsOf(const DecodeOptions& options,
 // What speaks to routers on the first process, and to that one on the others.
 class DecodeService::Front final : public prefill::Front {
  public:
-  Front(const DecodeOptions& options, const Parts& parts, KvReceiver* kv,
+  Front(const Options& options, const Parts& parts, KvReceiver* kv,
         const prefill::FrontParts& chain)
       : ranks_(chain.link, chain.loop) {
     if (chain.chain == nullptr) return;
@@ -124,20 +112,11 @@ class DecodeService::Front final : public prefill::Front {
   Ranks ranks_;
 };
 
-absl::StatusOr<std::unique_ptr<DecodeService>> DecodeService::Create(const DecodeOptions& options,
+absl::StatusOr<std::unique_ptr<DecodeService>> DecodeService::Create(const Options& options,
                                                                      const Parts& parts) {
   BATON_RETURN_IF_ERROR(CheckOptions(options, *parts.executor));
   std::unique_ptr<DecodeService> service(new DecodeService(options, parts));
-  prefill::PrefillService::Parts chain;
-  chain.executor = parts.executor;
-  chain.data_plane = parts.data_plane;
-  chain.peers = parts.peers;
-  chain.metrics = parts.metrics;
-  chain.tracer = parts.tracer;
-  chain.beside = parts.beside;
-  chain.connect_group = parts.connect_group;
-  chain.security = parts.security;
-  chain.constraints = parts.constraints;
+  Parts chain = parts;
   chain.inlet = service->kv_.get();
   chain.make_front = [&](const prefill::FrontParts& cores) {
     return std::make_unique<Front>(options, parts, service->kv_.get(), cores);
@@ -153,7 +132,7 @@ absl::StatusOr<std::unique_ptr<DecodeService>> DecodeService::Create(const Decod
   return service;
 }
 
-DecodeService::DecodeService(const DecodeOptions& options, const Parts& parts) {
+DecodeService::DecodeService(const Options& options, const Parts& parts) {
   KvReceiver::Options kv = ReceiverOptionsOf(options, parts);
   // Nothing is granted before the chain is there.
   kv.deliver = [this](std::vector<LeaseEvent> events) {

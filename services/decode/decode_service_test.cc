@@ -375,9 +375,9 @@ TEST_F(DecodeServiceTest, BadRequestsNameTheField) {
 TEST_F(DecodeServiceTest, AServiceThatCannotStartIsRegisteredNowhere) {
   const auto plane = DataPlane::Create({}).value();
   const DecodeService::Parts parts{executor_.get(), plane.get(), &peers_, &metrics_};
-  DecodeOptions options;
+  DecodeService::Options options;
   options.self = {"decode-9", 9};
-  options.max_running_requests = 4;
+  options.max_open_requests = 4;
   options.max_context_tokens = 40;
   options.grpc_port = service_->grpc_port();
   EXPECT_EQ(DecodeService::Create(options, parts).status().code(), absl::StatusCode::kUnavailable);
@@ -420,7 +420,7 @@ class SilentStageTest : public DecodeServiceTest {
   void SetUp() override {
     plane_ = DataPlane::Create({}).value();
     stages_ = DataPlane::Create({}).value();
-    Begin([](DecodeOptions& options) { options.kv_lease_ms = 100; });
+    Begin([](DecodeService::Options& options) { options.kv_lease_ms = 100; });
   }
 };
 

@@ -36,19 +36,34 @@ void RunsOf(const v1::Options& options, PrefillOptions& own) {
       std::min(options.max_running_requests(), slots * options.pp_max_micro_batch_size()));
 }
 
-}  // namespace
-
-PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) {
+PrefillOptions SchedulingOfBoth(const v1::Options& options, int max_context_tokens) {
   PrefillOptions own;
   own.pp_size = static_cast<int>(options.pp_size());
+  own.caches = !options.disable_radix_cache();
+  own.reserved_decode_tokens = static_cast<int>(options.num_reserved_decode_tokens());
+  own.max_queued_requests = static_cast<int>(options.max_queued_requests());
+  own.max_context_tokens = max_context_tokens;
+  own.kv_lease_ms = options.kv_lease_ms();
+  return own;
+}
+
+}  // namespace
+
+PrefillOptions SchedulingOfDecode(const v1::Options& options, int max_context_tokens) {
+  PrefillOptions own = SchedulingOfBoth(options, max_context_tokens);
+  own.role = Role::kDecode;
+  own.max_open_requests = static_cast<int>(options.max_running_requests());
+  return own;
+}
+
+PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) {
+  PrefillOptions own = SchedulingOfBoth(options, max_context_tokens);
   own.chunk_tokens = static_cast<int>(options.chunked_prefill_size());
   own.chunk_rule = ParseChunkRule(options.chunk_policy()).value_or(ChunkRule::kFixed);
   const int64_t most = options.max_prefill_tokens();
   own.later_tokens = static_cast<int>(most > 0 ? most : kSglangPrefillTokens);
   own.shares_plans = options.schedule_policy() == "fair";
   own.queue_order = QueueOrderOf(options.schedule_policy());
-  own.caches = !options.disable_radix_cache();
-  own.reserved_decode_tokens = static_cast<int>(options.num_reserved_decode_tokens());
   // A token passes every stage.
   own.target_itl_us = options.target_itl_ms() * 1000 / std::max(own.pp_size, 1);
   BATON_CHECK(absl::SimpleAtod(options.dynamic_chunking_smooth_factor(), &own.smooth_factor))
@@ -60,9 +75,6 @@ PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens) 
   own.activation_credits = static_cast<int>(options.activation_credits());
   own.max_open_requests = static_cast<int>(options.max_prefill_requests());
   if (options.disaggregation_mode() == "null") RunsOf(options, own);
-  own.max_queued_requests = static_cast<int>(options.max_queued_requests());
-  own.max_context_tokens = max_context_tokens;
-  own.kv_lease_ms = options.kv_lease_ms();
   return own;
 }
 

@@ -49,6 +49,8 @@ struct PrefillOptions {
 
 // What the process's options say of scheduling; the rest is left as it is by default.
 PrefillOptions SchedulingOf(const v1::Options& options, int max_context_tokens);
+// The same of a decode service.
+PrefillOptions SchedulingOfDecode(const v1::Options& options, int max_context_tokens);
 
 // `row_bytes`: of one token's activations.
 PlannerLimits PlannerLimitsOf(const PrefillOptions& options, int page_size, int64_t row_bytes);

@@ -141,12 +141,13 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
     ASSERT_TRUE(stages_->Register(MessageKind::kKvControl, this).ok());
     Begin({});
   }
-  void Begin(const std::function<void(DecodeOptions&)>& change) {
-    DecodeOptions options;
+  void Begin(const std::function<void(DecodeService::Options&)>& change) {
+    DecodeService::Options options;
     options.self = kSelf;
-    options.max_running_requests = 4;
+    options.max_open_requests = 4;
     options.max_queued_requests = 4;
     options.max_context_tokens = 40;
+    options.reserved_decode_tokens = 512;
     options.kv_lease_ms = kPatienceMs;
     if (change) change(options);
     auto service =
