@@ -49,8 +49,8 @@ def test_nothing_generated_is_left_over():
 
 
 def test_chart_and_manifests_are_of_this_version():
-    table = (ROOT / "common/telemetry/metrics_table.h").read_text(encoding="utf-8")
-    version = re.search(r'kBatonVersion\[\] = "([^"]+)"', table).group(1)
+    labels = (ROOT / "common/telemetry/metrics_labels.h").read_text(encoding="utf-8")
+    version = re.search(r'kBatonVersion\[\] = "([^"]+)"', labels).group(1)
     assert values(CHART / "Chart.yaml")["appVersion"] == version
     images = {line.split("image: ")[1].strip() for path in (ROOT / "k8s/base").glob("*.yaml")
               for line in path.read_text(encoding="utf-8").splitlines() if line.strip().startswith("image: ")}
