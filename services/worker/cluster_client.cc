@@ -1,25 +1,16 @@
 #include "services/worker/cluster_client.h"
 
 #include <algorithm>
-#include <atomic>
-#include <map>
-#include <set>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/event_loop.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/base/serial_events.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
-#include "common/base/sync.h"
 #include "common/rpc/convert.h"
-#include "services/worker/core/memberships.h"
-#include "services/worker/router_rpcs.h"
 
 namespace baton::worker {
 namespace {
@@ -97,150 +88,108 @@ MembershipOptions CoreOptions(const ClusterClientOptions& options) {
 
 }  // namespace
 
-class ClusterClient::Impl {
- public:
-  explicit Impl(ClusterClientOptions options)
-      : options_(std::move(options)),
-        core_(CoreOptions(options_), NowUs()),
-        unregistered_(core_.unregistered()) {
-    BATON_CHECK(options_.data_plane != nullptr && options_.status && options_.on_rejected &&
-                options_.heartbeat_interval_ms > 0)
-        << "incomplete options";
-    loop_.SetWakeHandler([this](int64_t now_us) {
-      if (core_.NextDeadlineUs(now_us) <= now_us) events_.Raise(MembershipTick{});
-      return core_.NextDeadlineUs(NowUs());
-    });
-  }
+ClusterClient::ClusterClient(ClusterClientOptions options)
+    : options_(std::move(options)),
+      core_(CoreOptions(options_), NowUs()),
+      unregistered_(core_.unregistered()) {
+  BATON_CHECK(options_.data_plane != nullptr && options_.status && options_.on_rejected &&
+              options_.heartbeat_interval_ms > 0)
+      << "incomplete options";
+  loop_.SetWakeHandler([this](int64_t now_us) {
+    if (core_.NextDeadlineUs(now_us) <= now_us) events_.Raise(MembershipTick{});
+    return core_.NextDeadlineUs(NowUs());
+  });
+}
 
-  void Start() {
-    Post(MembershipTick{});
-    loop_.Start();
-  }
-  void Stop() {
-    loop_.Stop();
-    routers_.clear();
-  }
+void ClusterClient::Start() {
+  Post(MembershipTick{});
+  loop_.Start();
+}
 
-  // For the ends of what was begun; of notices and news, which peers can send at will, a full
-  // mailbox may lose one: an interval makes up for it.
-  void Post(MembershipEvent event) const {
-    const auto raise = [this, event = std::move(event)] { events_.Raise(event); };
-    if (!loop_.PostCompletion(raise)) {
-      LOG(kDebug) << "an event of the membership comes after the end";
+void ClusterClient::Stop() {
+  loop_.Stop();
+  routers_.clear();
+}
+
+void ClusterClient::Post(MembershipEvent event) const {
+  const auto raise = [this, event = std::move(event)] { events_.Raise(event); };
+  if (!loop_.PostCompletion(raise)) {
+    LOG(kDebug) << "an event of the membership comes after the end";
+  }
+}
+
+void ClusterClient::PostNews(MembershipEvent event) const {
+  if (!loop_.Post([this, event = std::move(event)] { events_.Raise(event); })) {
+    LOG(kDebug) << "news of the membership is lost";
+  }
+}
+
+void ClusterClient::ReportPrompt(uint64_t router, TakenPrompts::Keys prefix_keys) const {
+  taken_.Add(router, std::move(prefix_keys));
+  if (shared_) PostNews(LoadChanged{});
+}
+
+std::string ClusterClient::WhyNotRegistered() const {
+  MutexLock lock(&mutex_);
+  if (!unregistered_.has_value()) return "";
+  return absl::StrCat(unregistered_->why, " (for ", (NowUs() - unregistered_->since_us) / 1'000'000,
+                      " s)");
+}
+
+DrainNews ClusterClient::drain_news() const {
+  MutexLock lock(&mutex_);
+  return drain_news_;
+}
+
+void ClusterClient::Leave(int64_t limit_ms) {
+  Post(Leaves{});
+  loop_.Await([this] { return core_.left(); }, limit_ms);
+}
+
+std::optional<PeerEndpoint> ClusterClient::FindEndpoint(const InstanceRef& instance) const {
+  MutexLock lock(&mutex_);
+  const auto found = endpoints_.find(instance);
+  if (found == endpoints_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<PeerId> ClusterClient::Find(const InstanceRef& instance) const {
+  const std::optional<PeerEndpoint> found = FindEndpoint(instance);
+  return found.has_value() ? std::optional(found->endpoint) : std::nullopt;
+}
+
+uint32_t ClusterClient::ProtocolOf(const InstanceRef& instance) const {
+  const std::optional<PeerEndpoint> found = FindEndpoint(instance);
+  return found.has_value() ? found->protocol_version : kOldestProtocolVersion;
+}
+
+bool ClusterClient::Want(const std::vector<InstanceRef>& peers) const {
+  PeersWanted wanted;
+  bool opening = false;
+  {
+    MutexLock lock(&mutex_);
+    for (const InstanceRef& peer : peers) {
+      if (endpoints_.contains(peer)) continue;
+      const auto refused = refused_until_us_.find(peer);
+      if (refused != refused_until_us_.end() && NowUs() < refused->second) continue;
+      opening = true;
+      if (opening_.insert(peer).second) wanted.peers.push_back(peer);
     }
   }
-  void PostNews(MembershipEvent event) const {
-    if (!loop_.Post([this, event = std::move(event)] { events_.Raise(event); })) {
-      LOG(kDebug) << "news of the membership is lost";
-    }
+  if (!wanted.peers.empty()) Post(std::move(wanted));
+  return opening;
+}
+
+std::vector<PeerId> ClusterClient::Endpoints(Role role) const {
+  MutexLock lock(&mutex_);
+  std::vector<PeerId> peers;
+  for (const auto& [instance, endpoint] : endpoints_) {
+    if (endpoint.role == role) peers.push_back(endpoint.endpoint);
   }
+  return peers;
+}
 
-  void ReportPrompt(uint64_t router, TakenPrompts::Keys keys) const {
-    taken_.Add(router, std::move(keys));
-    if (shared_) PostNews(LoadChanged{});
-  }
-
-  bool registered() const { return registered_; }
-
-  std::string WhyNotRegistered() const {
-    MutexLock lock(&mutex_);
-    if (!unregistered_.has_value()) return "";
-    return absl::StrCat(unregistered_->why, " (for ",
-                        (NowUs() - unregistered_->since_us) / 1'000'000, " s)");
-  }
-
-  DrainNews drain_news() const {
-    MutexLock lock(&mutex_);
-    return drain_news_;
-  }
-
-  void Leave(int64_t limit_ms) {
-    Post(Leaves{});
-    loop_.Await([this] { return core_.left(); }, limit_ms);
-  }
-
-  std::optional<PeerEndpoint> Find(const InstanceRef& instance) const {
-    MutexLock lock(&mutex_);
-    const auto found = endpoints_.find(instance);
-    if (found == endpoints_.end()) return std::nullopt;
-    return found->second;
-  }
-
-  bool Want(const std::vector<InstanceRef>& peers) const {
-    PeersWanted wanted;
-    bool opening = false;
-    {
-      MutexLock lock(&mutex_);
-      for (const InstanceRef& peer : peers) {
-        if (endpoints_.contains(peer)) continue;
-        const auto refused = refused_until_us_.find(peer);
-        if (refused != refused_until_us_.end() && NowUs() < refused->second) continue;
-        opening = true;
-        if (opening_.insert(peer).second) wanted.peers.push_back(peer);
-      }
-    }
-    if (!wanted.peers.empty()) Post(std::move(wanted));
-    return opening;
-  }
-
-  std::vector<PeerId> Endpoints(Role role) const {
-    MutexLock lock(&mutex_);
-    std::vector<PeerId> peers;
-    for (const auto& [instance, endpoint] : endpoints_) {
-      if (endpoint.role == role) peers.push_back(endpoint.endpoint);
-    }
-    return peers;
-  }
-
- private:
-  // Loop thread.
-  void HandleOne(const MembershipEvent& event);
-  void Tell(const RegisterAnswered& answer);
-  void TellFailure(uint64_t router, const char* what, const absl::Status& status);
-  void Perform(const ResolveRouterName& action) { resolver_.Resolve(action.name); }
-  void Perform(const SendRegister& action);
-  void Perform(const SendHeartbeat& action);
-  void Perform(const OpenWatch& action);
-  void Perform(const ForgetRouter& action);
-  void Perform(const LookUpPeer& action);
-  void Perform(const ConnectPeers& action);
-  void Perform(const PeerStands& action);
-  void Perform(const PeerUnreachable& action);
-  void Perform(const PeerLost& action);
-  void Perform(const TellPeers& action);
-  void Perform(const BeginDrain&) {
-    if (options_.on_drain) options_.on_drain();
-  }
-  void Perform(const TooManyRouters& action);
-  void Perform(const RejectWorker& action);
-
-  const ClusterClientOptions options_;
-  Memberships core_;
-  mutable SerialEvents<MembershipEvent> events_{
-      [this](const MembershipEvent& event) { HandleOne(event); }};
-  std::map<uint64_t, std::unique_ptr<RouterRpcs>> routers_;
-  std::set<InstanceRef> unreachable_;  // Logged already.
-  int refusing_ = 0;                   // Routers; told already.
-  std::atomic<bool> registered_{false};
-  std::atomic<bool> shared_{false};  // By several routers.
-  mutable TakenPrompts taken_;
-
-  mutable Mutex mutex_;
-  DrainNews drain_news_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Unregistered> unregistered_ ABSL_GUARDED_BY(mutex_);
-  std::map<InstanceRef, PeerEndpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
-  mutable std::set<InstanceRef> opening_ ABSL_GUARDED_BY(mutex_);  // Wanted, and not answered yet.
-  // Who asks again and again for a peer that can't be reached is told so at once.
-  std::map<InstanceRef, int64_t> refused_until_us_ ABSL_GUARDED_BY(mutex_);
-
-  NameResolver resolver_{options_.lookup,
-                         [this](const std::string& name, NameResolver::Addresses addresses) {
-                           Post(RouterNameResolved{name, std::move(addresses)});
-                         }};
-  mutable EventLoop loop_{"baton-cluster"};  // Last: its thread uses the rest.
-};
-
-void ClusterClient::Impl::HandleOne(const MembershipEvent& event) {
+void ClusterClient::HandleOne(const MembershipEvent& event) {
   std::vector<MembershipAction> actions;
   core_.Handle(event, NowUs(), actions);
   registered_ = core_.registered();
@@ -273,7 +222,7 @@ void ClusterClient::Impl::HandleOne(const MembershipEvent& event) {
   }
 }
 
-void ClusterClient::Impl::Tell(const RegisterAnswered& answer) {
+void ClusterClient::Tell(const RegisterAnswered& answer) {
   const RouterMembership* router = core_.Find(answer.router);
   if (router == nullptr) return;
   if (router->state() == RouterMembership::State::kMember) {
@@ -291,14 +240,13 @@ void ClusterClient::Impl::Tell(const RegisterAnswered& answer) {
   }
 }
 
-void ClusterClient::Impl::TellFailure(uint64_t router, const char* what,
-                                      const absl::Status& status) {
+void ClusterClient::TellFailure(uint64_t router, const char* what, const absl::Status& status) {
   const RouterMembership* known = core_.Find(router);
   if (known == nullptr || StopRequested() || known->failures() % kFailuresToTell != 1) return;
   LOG(kWarning) << what << known->address() << " failed: " << DescribeStatus(status);
 }
 
-void ClusterClient::Impl::Perform(const SendRegister& action) {
+void ClusterClient::Perform(const SendRegister& action) {
   std::unique_ptr<RouterRpcs>& rpcs = routers_[action.router];
   if (rpcs == nullptr) rpcs = std::make_unique<RouterRpcs>(action.address, options_.security);
   v1::RegisterRequest request;
@@ -312,7 +260,7 @@ void ClusterClient::Impl::Perform(const SendRegister& action) {
       });
 }
 
-void ClusterClient::Impl::Perform(const SendHeartbeat& action) {
+void ClusterClient::Perform(const SendHeartbeat& action) {
   const ClusterClientOptions::Status status = options_.status();
   v1::HeartbeatRequest request;
   *request.mutable_instance() = options_.self.instance();
@@ -347,7 +295,7 @@ void ClusterClient::Impl::Perform(const SendHeartbeat& action) {
   routers_.at(action.router)->Heartbeat(std::move(request), action.timeout_us / 1000, on_answer);
 }
 
-void ClusterClient::Impl::Perform(const OpenWatch& action) {
+void ClusterClient::Perform(const OpenWatch& action) {
   routers_.at(action.router)
       ->Watch(
           options_.self.instance(),
@@ -355,12 +303,12 @@ void ClusterClient::Impl::Perform(const OpenWatch& action) {
           [this, router = action.router] { Post(WatchEnded{router}); });
 }
 
-void ClusterClient::Impl::Perform(const ForgetRouter& action) {
+void ClusterClient::Perform(const ForgetRouter& action) {
   LOG(kInfo) << "the router at " << action.address << " is forgotten";
   routers_.erase(action.router);
 }
 
-void ClusterClient::Impl::Perform(const LookUpPeer& action) {
+void ClusterClient::Perform(const LookUpPeer& action) {
   v1::FindRequest request;
   *request.mutable_instance() = rpc::ToProto(action.peer);
   routers_.at(action.router)
@@ -373,7 +321,7 @@ void ClusterClient::Impl::Perform(const LookUpPeer& action) {
           });
 }
 
-void ClusterClient::Impl::Perform(const ConnectPeers& action) {
+void ClusterClient::Perform(const ConnectPeers& action) {
   PeersConnected answer;
   for (const PeerWorker& peer : action.peers) {
     const absl::StatusOr<PeerId> id = options_.data_plane->Connect(peer.data_address);
@@ -390,7 +338,7 @@ void ClusterClient::Impl::Perform(const ConnectPeers& action) {
   events_.Raise(std::move(answer));
 }
 
-void ClusterClient::Impl::Perform(const PeerStands& action) {
+void ClusterClient::Perform(const PeerStands& action) {
   {
     MutexLock lock(&mutex_);
     endpoints_[action.peer] = action.endpoint;
@@ -400,7 +348,7 @@ void ClusterClient::Impl::Perform(const PeerStands& action) {
   if (options_.on_endpoints) options_.on_endpoints();
 }
 
-void ClusterClient::Impl::Perform(const PeerUnreachable& action) {
+void ClusterClient::Perform(const PeerUnreachable& action) {
   LOG(kDebug) << action.peer.id << " can't be reached at the moment";
   {
     MutexLock lock(&mutex_);
@@ -413,7 +361,7 @@ void ClusterClient::Impl::Perform(const PeerUnreachable& action) {
   if (options_.on_endpoints) options_.on_endpoints();
 }
 
-void ClusterClient::Impl::Perform(const PeerLost& action) {
+void ClusterClient::Perform(const PeerLost& action) {
   {
     MutexLock lock(&mutex_);
     endpoints_.erase(action.peer);
@@ -421,49 +369,14 @@ void ClusterClient::Impl::Perform(const PeerLost& action) {
   if (options_.on_endpoints) options_.on_endpoints();
 }
 
-void ClusterClient::Impl::Perform(const TellPeers& action) {
+void ClusterClient::Perform(const TellPeers& action) {
   LOG(kInfo) << action.peers.size() << " other members of this chain or decode service are here";
   if (options_.on_members) options_.on_members(action.peers);
 }
 
-void ClusterClient::Impl::Perform(const TooManyRouters& action) {
+void ClusterClient::Perform(const TooManyRouters& action) {
   LOG(kError) << "the router at " << action.address << " is left out: a worker joins at most "
               << kMaxRouters << " routers";
 }
-
-void ClusterClient::Impl::Perform(const RejectWorker& action) {
-  options_.on_rejected(action.status);
-}
-
-ClusterClient::ClusterClient(ClusterClientOptions options)
-    : impl_(std::make_unique<Impl>(std::move(options))) {}
-ClusterClient::~ClusterClient() { impl_->Stop(); }
-void ClusterClient::Start() { impl_->Start(); }
-void ClusterClient::Stop() { impl_->Stop(); }
-bool ClusterClient::registered() const { return impl_->registered(); }
-std::string ClusterClient::WhyNotRegistered() const { return impl_->WhyNotRegistered(); }
-std::optional<PeerId> ClusterClient::Find(const InstanceRef& instance) const {
-  const std::optional<PeerEndpoint> found = impl_->Find(instance);
-  return found.has_value() ? std::optional(found->endpoint) : std::nullopt;
-}
-
-uint32_t ClusterClient::ProtocolOf(const InstanceRef& instance) const {
-  const std::optional<PeerEndpoint> found = impl_->Find(instance);
-  return found.has_value() ? found->protocol_version : kOldestProtocolVersion;
-}
-bool ClusterClient::Want(const std::vector<InstanceRef>& peers) const { return impl_->Want(peers); }
-std::vector<PeerId> ClusterClient::Endpoints(Role role) const { return impl_->Endpoints(role); }
-void ClusterClient::Announce(const std::string& router_address) const {
-  impl_->PostNews(RouterAnnounced{router_address});
-}
-void ClusterClient::ReportSoon() const { impl_->PostNews(StatusChanged{}); }
-void ClusterClient::ReportPrompt(uint64_t router_incarnation,
-                                 TakenPrompts::Keys prefix_keys) const {
-  impl_->ReportPrompt(router_incarnation, std::move(prefix_keys));
-}
-void ClusterClient::StopConnecting() const { impl_->Post(StopAsked{}); }
-DrainNews ClusterClient::drain_news() const { return impl_->drain_news(); }
-void ClusterClient::Leave(int64_t limit_ms) { impl_->Leave(limit_ms); }
-void ClusterClient::OnPeerFailed(PeerId peer) { impl_->Post(PeerFailed{peer}); }
 
 }  // namespace baton::worker

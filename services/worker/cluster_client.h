@@ -4,23 +4,33 @@
 #ifndef SERVICES_WORKER_CLUSTER_CLIENT_H_
 #define SERVICES_WORKER_CLUSTER_CLIENT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "common/base/event_loop.h"
+#include "common/base/serial_events.h"
+#include "common/base/sync.h"
 #include "common/net/host.h"
 #include "common/rpc/cluster_security.h"
 #include "common/transport/data_plane.h"
 #include "common/types/instance.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "services/worker/core/drain.h"
+#include "services/worker/core/memberships.h"
 #include "services/worker/core/peer_worker.h"
 #include "services/worker/core/taken_prompts.h"
 #include "services/worker/name_resolver.h"
+#include "services/worker/router_rpcs.h"
 
 namespace baton::worker {
 
@@ -77,7 +87,7 @@ struct ClusterClientOptions {
 class ClusterClient {
  public:
   explicit ClusterClient(ClusterClientOptions options);
-  ~ClusterClient();  // Stops.
+  ~ClusterClient() { Stop(); }
 
   void Start();
   // Ends the thread and the RPC under way. Leaves the endpoints to the data plane's owner.
@@ -87,11 +97,13 @@ class ClusterClient {
   // Any thread:
 
   // Held by a router that has answered the last RPC.
-  bool registered() const;
+  bool registered() const { return registered_; }
   // Why not, and for how long, for people; empty if it is.
   std::string WhyNotRegistered() const;
   // A router says that it is at this numeric HOST:PORT.
-  void Announce(const std::string& router_address) const;
+  void Announce(const std::string& router_address) const {
+    PostNews(RouterAnnounced{router_address});
+  }
   // The endpoint of one incarnation of a peer; nullopt: not connected.
   std::optional<PeerId> Find(const InstanceRef& instance) const;
   // Wants endpoints to these peers. True: one of them is being opened, and on_endpoints will be
@@ -102,11 +114,11 @@ class ClusterClient {
   // Every endpoint of decode services (for lease heartbeats of stages) or of prefill stages.
   std::vector<PeerId> Endpoints(Role role) const;
   // What `status` says has changed: the router should hear of it now.
-  void ReportSoon() const;
+  void ReportSoon() const { PostNews(StatusChanged{}); }
   // A router has sent a prompt of these keys: the others should hear of it, and of the load.
   void ReportPrompt(uint64_t router_incarnation, TakenPrompts::Keys prefix_keys) const;
   // This worker will leave: no endpoint is opened that nothing waits for.
-  void StopConnecting() const;
+  void StopConnecting() const { Post(StopAsked{}); }
   // What the routers know of this worker's drain, once its status says that it drains.
   DrainNews drain_news() const;
   // Deregisters: a last heartbeat ends this worker's lease at every router. Returns when those that
@@ -114,11 +126,60 @@ class ClusterClient {
   // the client's.
   void Leave(int64_t limit_ms);
   // Forward DataPlane::SetPeerErrorHandler here: the endpoint may be opened anew after an interval.
-  void OnPeerFailed(PeerId peer);
+  void OnPeerFailed(PeerId peer) { Post(PeerFailed{peer}); }
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  // For the ends of what was begun; of notices and news, which peers can send at will, a full
+  // mailbox may lose one: an interval makes up for it.
+  void Post(MembershipEvent event) const;
+  void PostNews(MembershipEvent event) const;
+  std::optional<PeerEndpoint> FindEndpoint(const InstanceRef& instance) const;
+
+  // Loop thread.
+  void HandleOne(const MembershipEvent& event);
+  void Tell(const RegisterAnswered& answer);
+  void TellFailure(uint64_t router, const char* what, const absl::Status& status);
+  void Perform(const ResolveRouterName& action) { resolver_.Resolve(action.name); }
+  void Perform(const SendRegister& action);
+  void Perform(const SendHeartbeat& action);
+  void Perform(const OpenWatch& action);
+  void Perform(const ForgetRouter& action);
+  void Perform(const LookUpPeer& action);
+  void Perform(const ConnectPeers& action);
+  void Perform(const PeerStands& action);
+  void Perform(const PeerUnreachable& action);
+  void Perform(const PeerLost& action);
+  void Perform(const TellPeers& action);
+  void Perform(const BeginDrain&) {
+    if (options_.on_drain) options_.on_drain();
+  }
+  void Perform(const TooManyRouters& action);
+  void Perform(const RejectWorker& action) { options_.on_rejected(action.status); }
+
+  const ClusterClientOptions options_;
+  Memberships core_;
+  mutable SerialEvents<MembershipEvent> events_{
+      [this](const MembershipEvent& event) { HandleOne(event); }};
+  std::map<uint64_t, std::unique_ptr<RouterRpcs>> routers_;
+  std::set<InstanceRef> unreachable_;  // Logged already.
+  int refusing_ = 0;                   // Routers; told already.
+  std::atomic<bool> registered_{false};
+  std::atomic<bool> shared_{false};  // By several routers.
+  mutable TakenPrompts taken_;
+
+  mutable Mutex mutex_;
+  DrainNews drain_news_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Unregistered> unregistered_ ABSL_GUARDED_BY(mutex_);
+  std::map<InstanceRef, PeerEndpoint> endpoints_ ABSL_GUARDED_BY(mutex_);
+  mutable std::set<InstanceRef> opening_ ABSL_GUARDED_BY(mutex_);  // Wanted, and not answered yet.
+  // Who asks again and again for a peer that can't be reached is told so at once.
+  std::map<InstanceRef, int64_t> refused_until_us_ ABSL_GUARDED_BY(mutex_);
+
+  NameResolver resolver_{options_.lookup,
+                         [this](const std::string& name, NameResolver::Addresses addresses) {
+                           Post(RouterNameResolved{name, std::move(addresses)});
+                         }};
+  mutable EventLoop loop_{"baton-cluster"};  // Last: its thread uses the rest.
 };
 
 }  // namespace baton::worker
