@@ -90,11 +90,6 @@ absl::Status Drain(const v1::Options& options) {
 
 }  // namespace
 
-int RunDrainCommand(const config::ParsedOptions& options) {
-  const absl::Status status = Drain(options.values);
-  if (status.ok()) return kExitDone;
-  std::fprintf(stderr, "baton drain: %s\n", std::string(status.message()).c_str());
-  return ExitCodeOf(status);
-}
+absl::Status RunDrainCommand(const config::ParsedOptions& options) { return Drain(options.values); }
 
 }  // namespace baton

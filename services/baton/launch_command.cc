@@ -60,7 +60,15 @@ SupervisorLimits LimitsOf(const v1::Options& options) {
   return limits;
 }
 
-absl::Status Launch(const config::ParsedOptions& options, const char* self) {
+}  // namespace
+
+Machine MachineForChecks() {
+  Machine machine = ReadMachine();
+  machine.check_torch = [] { return CheckTorch(); };
+  return machine;
+}
+
+absl::Status RunLaunchCommand(const config::ParsedOptions& options, const char* self) {
   const int64_t start_us = NowUs();
   const v1::Options& values = options.values;
   const bool node = config::IsNode(values);
@@ -89,22 +97,6 @@ absl::Status Launch(const config::ParsedOptions& options, const char* self) {
                 : ClusterReadyText(values, plan, ready.workers, seconds);
   });
   return supervisor.Run(watch.ForSupervisor());
-}
-
-}  // namespace
-
-Machine MachineForChecks() {
-  Machine machine = ReadMachine();
-  machine.check_torch = [] { return CheckTorch(); };
-  return machine;
-}
-
-int RunLaunchCommand(const config::ParsedOptions& options, const char* self) {
-  const absl::Status status = Launch(options, self);
-  if (status.ok()) return kExitDone;
-  std::fprintf(stderr, "baton %s: %s\n", config::CommandName(options.command),
-               std::string(status.message()).c_str());
-  return ExitCodeOf(status);
 }
 
 }  // namespace baton

@@ -1,6 +1,6 @@
 // baton: picks the command, reads its options, runs it.
+#include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <optional>
 #include <string>
 
@@ -43,47 +43,47 @@ struct Chosen {
 };
 
 std::optional<Chosen> Choose(int argc, char** argv) {
-  if (argc < 2) return std::nullopt;
-  const std::string name = argv[1];
-  if (name == "router") return Chosen{config::Command::kRouter, 2};
-  if (name == "worker") return Chosen{config::Command::kWorker, 2};
-  if (name == "serve") return Chosen{config::Command::kServe, 2};
-  if (name == "up") return Chosen{config::Command::kUp, 2};
-  if (name == "validate") return Chosen{config::Command::kValidate, 2};
-  if (name == "drain") return Chosen{config::Command::kDrain, 2};
-  if (name == "simulate") return Chosen{config::Command::kSimulate, 2};
-  if (name == "trace") return Chosen{config::Command::kTrace, 2};
-  if (name == "replay") return Chosen{config::Command::kReplay, 2};
-  if (name != "model" || argc < 3) return std::nullopt;
-  if (std::strcmp(argv[2], "info") == 0) return Chosen{config::Command::kModelInfo, 3};
-  if (std::strcmp(argv[2], "make") == 0) return Chosen{config::Command::kModelMake, 3};
+  const std::string first = argc < 2 ? "" : argv[1];
+  const int words = first == "model" && argc > 2 ? 2 : 1;
+  const std::string name = words == 2 ? absl::StrCat(first, " ", argv[2]) : first;
+  for (const config::Command command : config::AllCommands()) {
+    if (name == config::CommandName(command)) return Chosen{command, 1 + words};
+  }
   return std::nullopt;
 }
 
+int End(config::Command command, const absl::Status& status) {
+  if (status.ok()) return kExitDone;
+  std::fprintf(stderr, "baton %s: %s\n", config::CommandName(command),
+               std::string(status.message()).c_str());
+  return ExitCodeOf(status);
+}
+
 int Run(const config::ParsedOptions& options, const char* self) {
-  switch (options.command) {
+  const config::Command command = options.command;
+  switch (command) {
     case config::Command::kRouter:
-      return RunRouterCommand(options);
+      return End(command, RunRouterCommand(options));
     case config::Command::kWorker:
-      if (config::IsNode(options.values)) return RunLaunchCommand(options, self);
-      return RunWorkerCommand(options);
+      if (config::IsNode(options.values)) return End(command, RunLaunchCommand(options, self));
+      return End(command, RunWorkerCommand(options));
     case config::Command::kServe:
     case config::Command::kUp:
-      return RunLaunchCommand(options, self);
+      return End(command, RunLaunchCommand(options, self));
     case config::Command::kValidate:
       return RunValidateCommand(options);
     case config::Command::kDrain:
-      return RunDrainCommand(options);
+      return End(command, RunDrainCommand(options));
     case config::Command::kSimulate:
-      return RunSimulateCommand(options);
+      return End(command, RunSimulateCommand(options));
     case config::Command::kTrace:
-      return RunTraceCommand(options);
+      return End(command, RunTraceCommand(options));
     case config::Command::kReplay:
-      return RunReplayCommand(options);
+      return End(command, RunReplayCommand(options));
     case config::Command::kModelInfo:
-      return RunModelInfoCommand(options);
+      return std::min(kExitFailed, End(command, RunModelInfoCommand(options)));
     case config::Command::kModelMake:
-      return RunModelMakeCommand(options);
+      return std::min(kExitFailed, End(command, RunModelMakeCommand(options)));
   }
   return kExitUsage;
 }
@@ -123,8 +123,7 @@ int Main(int argc, char** argv) {
   const auto options =
       config::ParseOptions(chosen->command, config::FromProcess(argc, argv, chosen->skip));
   if (!options.ok()) {
-    std::fprintf(stderr, "baton %s: %s\n", config::CommandName(chosen->command),
-                 std::string(options.status().message()).c_str());
+    End(chosen->command, options.status());
     return kExitUsage;
   }
   if (options->help.has_value()) {

@@ -17,12 +17,6 @@
 namespace baton {
 namespace {
 
-int Report(const char* command, const absl::Status& status) {
-  if (status.ok()) return kExitDone;
-  std::fprintf(stderr, "baton model %s: %s\n", command, std::string(status.message()).c_str());
-  return kExitFailed;
-}
-
 absl::StatusOr<std::string> ArchitectureOf(const std::string& family) {
   static constexpr std::pair<std::string_view, const char*> kFamilies[] = {
       {"llama", "LlamaForCausalLM"},
@@ -151,12 +145,12 @@ absl::Status Make(const v1::Options& options) {
 
 }  // namespace
 
-int RunModelInfoCommand(const config::ParsedOptions& options) {
-  return Report("info", Info(options.values.model_path()));
+absl::Status RunModelInfoCommand(const config::ParsedOptions& options) {
+  return Info(options.values.model_path());
 }
 
-int RunModelMakeCommand(const config::ParsedOptions& options) {
-  return Report("make", Make(options.values));
+absl::Status RunModelMakeCommand(const config::ParsedOptions& options) {
+  return Make(options.values);
 }
 
 }  // namespace baton

@@ -192,11 +192,8 @@ absl::Status Replay(const v1::Options& options) {
 
 }  // namespace
 
-int RunReplayCommand(const config::ParsedOptions& options) {
-  const absl::Status status = Replay(options.values);
-  if (status.ok()) return kExitDone;
-  std::fprintf(stderr, "baton replay: %s\n", std::string(status.message()).c_str());
-  return ExitCodeOf(status);
+absl::Status RunReplayCommand(const config::ParsedOptions& options) {
+  return Replay(options.values);
 }
 
 }  // namespace baton

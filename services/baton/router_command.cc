@@ -1,5 +1,4 @@
 // `baton router`: the router service with its two fronts.
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
@@ -76,12 +75,9 @@ absl::Status Serve(v1::Options options, const std::vector<std::string>& notes) {
 
 }  // namespace
 
-int RunRouterCommand(const config::ParsedOptions& options) {
-  const absl::Status checked = Preflight(options, ReadMachine()).status();
-  const absl::Status status = checked.ok() ? Serve(options.values, options.notes) : checked;
-  if (status.ok()) return kExitDone;
-  std::fprintf(stderr, "baton router: %s\n", std::string(status.message()).c_str());
-  return ExitCodeOf(status);
+absl::Status RunRouterCommand(const config::ParsedOptions& options) {
+  BATON_RETURN_IF_ERROR(Preflight(options, ReadMachine()).status());
+  return Serve(options.values, options.notes);
 }
 
 }  // namespace baton

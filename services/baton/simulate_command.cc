@@ -1,5 +1,4 @@
 // `baton simulate`: what a cluster of these options would do with a workload, in virtual time.
-#include <cstdio>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -40,11 +39,8 @@ absl::Status Simulate(const v1::Options& options) {
 
 }  // namespace
 
-int RunSimulateCommand(const config::ParsedOptions& options) {
-  const absl::Status status = Simulate(options.values);
-  if (status.ok()) return kExitDone;
-  std::fprintf(stderr, "baton simulate: %s\n", std::string(status.message()).c_str());
-  return ExitCodeOf(status);
+absl::Status RunSimulateCommand(const config::ParsedOptions& options) {
+  return Simulate(options.values);
 }
 
 }  // namespace baton

@@ -46,11 +46,6 @@ absl::Status Draw(const v1::Options& options) {
 
 }  // namespace
 
-int RunTraceCommand(const config::ParsedOptions& options) {
-  const absl::Status status = Draw(options.values);
-  if (status.ok()) return kExitDone;
-  std::fprintf(stderr, "baton trace: %s\n", std::string(status.message()).c_str());
-  return ExitCodeOf(status);
-}
+absl::Status RunTraceCommand(const config::ParsedOptions& options) { return Draw(options.values); }
 
 }  // namespace baton

@@ -1,6 +1,5 @@
 // `baton worker`: one stage of a prefill or colocated chain, or of a decode service.
 #include <atomic>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -300,12 +299,9 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
 
 }  // namespace
 
-int RunWorkerCommand(const config::ParsedOptions& options) {
-  const absl::StatusOr<PreflightReport> checked = Checked(options);
-  const absl::Status status = checked.ok() ? Serve(*checked, options.notes) : checked.status();
-  if (status.ok()) return kExitDone;
-  std::fprintf(stderr, "baton worker: %s\n", std::string(status.message()).c_str());
-  return ExitCodeOf(status);
+absl::Status RunWorkerCommand(const config::ParsedOptions& options) {
+  BATON_ASSIGN_OR_RETURN(const PreflightReport checked, Checked(options));
+  return Serve(checked, options.notes);
 }
 
 }  // namespace baton
