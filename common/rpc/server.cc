@@ -57,6 +57,10 @@ absl::StatusOr<RunningServer> StartServer(const ServerOptions& options,
   return running;
 }
 
+void RunningServer::SetServing(const std::string& service, bool ready) const {
+  server->GetHealthCheckService()->SetServingStatus(service, ready);
+}
+
 void StopServer(grpc::Server& server) {
   server.Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
   server.Wait();

@@ -30,6 +30,9 @@ struct ServerOptions {
 struct RunningServer {
   std::unique_ptr<grpc::Server> server;
   int port = 0;
+
+  // What its health service says of one of its services.
+  void SetServing(const std::string& service, bool ready) const;
 };
 
 // Serves `services` (not owned; they outlive the server), health and reflection. UNAVAILABLE if it

@@ -1,7 +1,5 @@
 #include "services/prefill/prefill_service.h"
 
-#include <grpcpp/health_check_service_interface.h>
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -10,7 +8,6 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "common/rpc/server.h"
 #include "services/prefill/service_limits.h"
 
 namespace baton::prefill {
@@ -112,11 +109,17 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
       parts_(parts),
       loop_(std::make_shared<EventLoop>(options.role == Role::kDecode ? "baton-decode"
                                                                       : "baton-prefill")) {
+  MakeCompute();
+  MakeMember();
+}
+
+// What runs plans, and passes on what comes of them.
+void PrefillService::MakeCompute() {
   ActivationChannel::Options activations;
-  activations.executor = parts.executor;
-  activations.data_plane = parts.data_plane;
-  activations.metrics = parts.metrics;
-  activations.protocol_of = [peers = parts.peers](const InstanceRef& stage) {
+  activations.executor = parts_.executor;
+  activations.data_plane = parts_.data_plane;
+  activations.metrics = parts_.metrics;
+  activations.protocol_of = [peers = parts_.peers](const InstanceRef& stage) {
     return peers->ProtocolOf(stage);
   };
   const auto tell = [this](StageEvent event) { Tell(std::move(event)); };
@@ -127,17 +130,22 @@ PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts
   activations_ = std::make_unique<ActivationChannel>(std::move(activations));
 
   KvSender::Options kv;
-  kv.self = options.self;
-  kv.executor = parts.executor;
-  kv.data_plane = parts.data_plane;
-  kv.metrics = parts.metrics;
-  kv.find_peer = [peers = parts.peers](const InstanceRef& decode) { return peers->Find(decode); };
-  kv.want = [peers = parts.peers](const auto& decodes) { return peers->Want(decodes); };
+  kv.self = options_.self;
+  kv.executor = parts_.executor;
+  kv.data_plane = parts_.data_plane;
+  kv.metrics = parts_.metrics;
+  kv.find_peer = [peers = parts_.peers](const InstanceRef& decode) { return peers->Find(decode); };
+  kv.want = [peers = parts_.peers](const auto& decodes) { return peers->Want(decodes); };
   kv.on_event = tell;
   kv_ = std::make_unique<KvSender>(std::move(kv));
 
-  computer_ = std::make_unique<PlanComputer>(parts.executor, tell);
+  computer_ = std::make_unique<PlanComputer>(parts_.executor, tell);
+}
 
+// What this process is in its chain.
+void PrefillService::MakeMember() {
+  const PrefillOptions& options = options_;
+  const Parts& parts = parts_;
   if (!options.tensor_rank.alone()) {
     sweep_ = std::make_unique<RankSweep>(parts.executor, parts.rank_sweep);
     joiner_ = std::make_unique<links::GroupJoiner>(
@@ -193,9 +201,7 @@ absl::Status PrefillService::Listen() {
   if (front_ != nullptr) services = front_->services();
   if (rpc_ != nullptr) services.push_back(rpc_.get());
   if (parts_.beside != nullptr) services.push_back(parts_.beside);
-  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, services));
-  server_ = std::move(running.server);
-  grpc_port_ = running.port;
+  BATON_ASSIGN_OR_RETURN(server_, rpc::StartServer(server, services));
   return absl::OkStatus();
 }
 
@@ -263,8 +269,7 @@ void PrefillService::Publish() {
   }
   if (ready_.exchange(ready) != ready || relinked || !std::exchange(health_said_, true)) {
     parts_.peers->OnReadyChanged();
-    server_->GetHealthCheckService()->SetServingStatus(decode() ? kDecodeServiceName : kServiceName,
-                                                       ready);
+    server_.SetServing(decode() ? kDecodeServiceName : kServiceName, ready);
   }
   v1::WorkerLoad load;
   const int page_count = parts_.executor->kv().page_count;
@@ -376,7 +381,7 @@ bool PrefillService::Drain(int64_t limit_ms) {
 
 void PrefillService::Stop() {
   if (std::exchange(stopped_, true)) return;
-  if (server_ != nullptr) {
+  if (server_.server != nullptr) {
     const bool posted = loop_->PostCompletion([this] {
       if (chain_ != nullptr) chain_->Stop();
       if (link_ != nullptr) link_->Stop();
@@ -387,7 +392,7 @@ void PrefillService::Stop() {
       relays_.Close();
     }
     if (chain_ != nullptr) chain_->EndCalls();  // Before the server goes: call_tracker.h says why.
-    rpc::StopServer(*server_);
+    rpc::StopServer(*server_.server);
   }
   if (!decode()) parts_.data_plane->SetTimer(kHousekeepingUs, nullptr);
   computer_->Stop();

@@ -25,6 +25,7 @@
 #include "common/base/sync.h"
 #include "common/engine/executor.h"
 #include "common/rpc/cluster_security.h"
+#include "common/rpc/server.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracer.h"
 #include "common/transport/data_plane.h"
@@ -86,7 +87,7 @@ class PrefillService {
                                                                 const Parts& parts);
   ~PrefillService();
 
-  int grpc_port() const { return grpc_port_; }
+  int grpc_port() const { return server_.port; }
 
   // Any thread:
 
@@ -120,6 +121,8 @@ class PrefillService {
 
  private:
   PrefillService(const PrefillOptions& options, const Parts& parts);
+  void MakeCompute();
+  void MakeMember();
   absl::Status Listen();
   void TakeMembers();
   int64_t Wake(int64_t now_us);
@@ -149,8 +152,7 @@ class PrefillService {
   worker::TokenRelays relays_;
   std::unique_ptr<PrefillRpc> rpc_;  // Or, with make_front:
   std::unique_ptr<Front> front_;
-  std::unique_ptr<grpc::Server> server_;
-  int grpc_port_ = 0;
+  rpc::RunningServer server_;
 
   std::atomic<uint64_t> broken_epoch_{0};
   bool draining_ = false;            // Loop thread.

@@ -1,7 +1,5 @@
 #include "services/router/router_service.h"
 
-#include <grpcpp/health_check_service_interface.h>
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -14,14 +12,10 @@
 #include "common/model/generation_defaults.h"
 #include "common/model/model_config.h"
 #include "common/net/host.h"
-#include "common/rpc/server.h"
 #include "common/tokenizer/sidecar_files.h"
 
 namespace baton::router {
 namespace {
-
-constexpr char kInference[] = "baton.v1.Inference";
-constexpr char kCluster[] = "baton.v1.Cluster";
 
 // Clients are far away and many: slower pings than between Baton's own processes.
 constexpr int kPingEveryMs = 30'000;
@@ -148,12 +142,10 @@ absl::Status RouterService::ListenGrpc() {
   if (!config().ssl_certfile.empty()) {
     server.credentials = rpc::ClientTls(config().ssl_certfile, config().ssl_keyfile);
   }
-  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {&inference_}));
-  server_ = std::move(running.server);
-  grpc_port_ = running.port;
+  BATON_ASSIGN_OR_RETURN(server_, rpc::StartServer(server, {&inference_}));
   SetServing(false);
   shell_.Start([this](bool ready) { SetServing(ready); });
-  LOG(kInfo) << "gRPC on " << net::JoinHostPort(config().host, grpc_port_);
+  LOG(kInfo) << "gRPC on " << net::JoinHostPort(config().host, grpc_port());
   return absl::OkStatus();
 }
 
@@ -164,23 +156,17 @@ absl::Status RouterService::ListenCluster() {
   if (config().cluster_security != nullptr) {
     server.credentials = config().cluster_security->ForServer();
   }
-  BATON_ASSIGN_OR_RETURN(auto running, rpc::StartServer(server, {&cluster_}));
-  cluster_server_ = std::move(running.server);
-  cluster_port_ = running.port;
-  cluster_server_->GetHealthCheckService()->SetServingStatus(kCluster, true);
-  LOG(kInfo) << "workers on " << net::JoinHostPort(config().cluster_host, cluster_port_);
+  BATON_ASSIGN_OR_RETURN(cluster_server_, rpc::StartServer(server, {&cluster_}));
+  cluster_server_.SetServing("baton.v1.Cluster", true);
+  LOG(kInfo) << "workers on " << net::JoinHostPort(config().cluster_host, cluster_port());
   return absl::OkStatus();
-}
-
-void RouterService::SetServing(bool ready) {
-  server_->GetHealthCheckService()->SetServingStatus(kInference, ready);
 }
 
 void RouterService::Drain(int64_t settle_ms, int64_t timeout_ms) {
   const int64_t begun_us = NowUs();
   shell_.BeginDrain(settle_ms, timeout_ms);
   if (http_ != nullptr) http_->BeginDrain();
-  if (server_ != nullptr) SetServing(false);
+  if (server_.server != nullptr) SetServing(false);
   LOG(kInfo) << "drain begins: " << shell_.load().in_flight << " requests run; new ones are taken "
              << "for " << settle_ms << " ms more (--drain-settle-ms), these have " << timeout_ms
              << " ms then (--drain-timeout-ms)";
@@ -196,7 +182,7 @@ void RouterService::Drain(int64_t settle_ms, int64_t timeout_ms) {
 void RouterService::BeginStop() {
   shell_.BeginStop();
   if (http_ != nullptr) http_->StopListening();
-  if (server_ != nullptr) SetServing(false);
+  if (server_.server != nullptr) SetServing(false);
 }
 
 void RouterService::Stop(int64_t grace_ms) {
@@ -204,8 +190,9 @@ void RouterService::Stop(int64_t grace_ms) {
   BeginStop();
   shell_.Stop(grace_ms);
   http_.reset();  // Every request has ended; their last bytes leave now.
-  if (server_ != nullptr) rpc::StopServer(*server_);
-  if (cluster_server_ != nullptr) rpc::StopServer(*cluster_server_);
+  for (const rpc::RunningServer* running : {&server_, &cluster_server_}) {
+    if (running->server != nullptr) rpc::StopServer(*running->server);
+  }
 }
 
 }  // namespace baton::router

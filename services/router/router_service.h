@@ -9,14 +9,13 @@
 #ifndef SERVICES_ROUTER_ROUTER_SERVICE_H_
 #define SERVICES_ROUTER_ROUTER_SERVICE_H_
 
-#include <grpcpp/server.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "common/rpc/cluster_security.h"
+#include "common/rpc/server.h"
 #include "common/secrets/secret_set.h"
 #include "common/tokenizer/chat/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
@@ -46,8 +45,8 @@ class RouterService {
   RouterService& operator=(const RouterService&) = delete;
 
   Gateway& gateway() { return shell_; }
-  int grpc_port() const { return grpc_port_; }
-  int cluster_port() const { return cluster_port_; }
+  int grpc_port() const { return server_.port; }
+  int cluster_port() const { return cluster_server_.port; }
   int http_port() const { return http_->port(); }
   uint64_t incarnation() const { return shell_.incarnation(); }
   const RouterConfig& config() const { return shell_.config(); }
@@ -71,16 +70,14 @@ class RouterService {
   absl::Status Listen();
   absl::Status ListenGrpc();
   absl::Status ListenCluster();
-  void SetServing(bool ready);
+  void SetServing(bool ready) { server_.SetServing("baton.v1.Inference", ready); }
 
   const std::shared_ptr<SecretSet> api_keys_;
   RouterShell shell_;
   InferenceService inference_;
   ClusterService cluster_;
-  std::unique_ptr<grpc::Server> server_;
-  int grpc_port_ = 0;
-  std::unique_ptr<grpc::Server> cluster_server_;
-  int cluster_port_ = 0;
+  rpc::RunningServer server_;
+  rpc::RunningServer cluster_server_;
   std::unique_ptr<HttpFront> http_;
   bool stopped_ = false;
 };
