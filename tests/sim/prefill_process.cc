@@ -94,31 +94,8 @@ PrefillProcess::PrefillProcess(World& world, const Topology& topology, Oracle& o
     chunk_witness_.emplace(world, topology, self_.id);
     profile_.emplace(world, topology, node, self_.id);
     planner_account_.emplace(world, topology, self_.id, PlannerLimitsOf(topology));
-    const links::WiringOptions wiring{PlaceOf(topology, node, self_), topology.prefill_pages,
-                                      topology.chunk_tokens, topology.activation_credits,
-                                      topology.times.chain};
-    wiring_.emplace(
-        world, topology, groups, group_, node, wiring, /*keeps_reports=*/false,
-        SimWiring::Callbacks{
-            [this](const links::Hello& hello) { return Begin(hello); },
-            [this](uint64_t epoch, int page_count) { OnUp(epoch, page_count); },
-            [this](const absl::Status& status) { OnDown(status); },
-            [this](const prefill::PlannerEvent& report) { HandlePlanner(report); },
-            [this](int stage) { return planner_->plans_done(stage); },
-            [this](uint64_t epoch) {
-              HandleStage(prefill::NextStageDone{epoch, planner_->plans_done(1)});
-            },
-            [this](const links::WiringEvent& event) { return StrikeWithReady(event); }});
-  } else {
-    link_.emplace(world, topology, groups, group_, node,
-                  SimLink::Options{PlaceOf(topology, node, self_), topology.prefill_pages,
-                                   "wiring tick", /*keeps_work=*/false},
-                  SimLink::Callbacks{[this](const links::Hello& hello) { return Begin(hello); },
-                                     [this](const absl::Status& why) { EndEpoch(why); },
-                                     [this](uint64_t epoch, uint64_t number) {
-                                       HandleStage(prefill::NextStageDone{epoch, number});
-                                     }});
   }
+  MakeLinks();
   membership_ = std::make_unique<WorkerMembership>(
       world, topology.times, node, RouterProcess::Describe(topology, self_),
       [this] {

@@ -115,6 +115,7 @@ class PrefillProcess : public Process {
     return StageGroups::KeyOf(topology_, node_, epoch);
   }
 
+  void MakeLinks();
   void OnMembers();
   void OnUp(uint64_t epoch, int page_count);
   void OnDown(const absl::Status& status);

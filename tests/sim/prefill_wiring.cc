@@ -15,6 +15,35 @@ constexpr int64_t kLostUs = 10'000;  // From an endpoint's death to the end of i
 
 }  // namespace
 
+void PrefillProcess::MakeLinks() {
+  if (plans()) {
+    const links::WiringOptions wiring{PlaceOf(topology_, node_, self_), topology_.prefill_pages,
+                                      topology_.chunk_tokens, topology_.activation_credits,
+                                      topology_.times.chain};
+    wiring_.emplace(
+        world_, topology_, groups_, group_, node_, wiring, /*keeps_reports=*/false,
+        SimWiring::Callbacks{
+            [this](const links::Hello& hello) { return Begin(hello); },
+            [this](uint64_t epoch, int page_count) { OnUp(epoch, page_count); },
+            [this](const absl::Status& status) { OnDown(status); },
+            [this](const prefill::PlannerEvent& report) { HandlePlanner(report); },
+            [this](int stage) { return planner_->plans_done(stage); },
+            [this](uint64_t epoch) {
+              HandleStage(prefill::NextStageDone{epoch, planner_->plans_done(1)});
+            },
+            [this](const links::WiringEvent& event) { return StrikeWithReady(event); }});
+  } else {
+    link_.emplace(world_, topology_, groups_, group_, node_,
+                  SimLink::Options{PlaceOf(topology_, node_, self_), topology_.prefill_pages,
+                                   "wiring tick", /*keeps_work=*/false},
+                  SimLink::Callbacks{[this](const links::Hello& hello) { return Begin(hello); },
+                                     [this](const absl::Status& why) { EndEpoch(why); },
+                                     [this](uint64_t epoch, uint64_t number) {
+                                       HandleStage(prefill::NextStageDone{epoch, number});
+                                     }});
+  }
+}
+
 void PrefillProcess::CallBroken(uint64_t call) {
   membership_->CallBroken(call);
   group_.CallBroken(call);
