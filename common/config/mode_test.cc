@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status.h"
 #include "common/config/options.h"
 #include "common/config/testing/given.h"
 
@@ -13,10 +12,12 @@ namespace baton::config {
 namespace {
 
 using ::testing::Contains;
+using testing::ExpectRefused;
 using testing::Given;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Parse;
+using testing::Refusal;
 using ::testing::StartsWith;
 using v1::OptionSpec;
 
@@ -74,12 +75,7 @@ TEST(ModeTest, ServeTakesItsModelWithoutAFlag) {
 }
 
 TEST(ModeTest, ContradictionsNameBoth) {
-  struct Row {
-    Given given;
-    std::string field;
-    std::vector<std::string> message;
-  };
-  const Row rows[] = {
+  const Refusal rows[] = {
       {{.command = Command::kServe, .bare = true}, "model_path", {"baton serve DIR"}},
       {{.args = {"a"}, .command = Command::kServe}, "model_path", {"'a'", "--model-path"}},
       {{.args = {"a", "b"}, .command = Command::kServe, .bare = true}, "b", {"unexpected"}},
@@ -156,15 +152,7 @@ TEST(ModeTest, ContradictionsNameBoth) {
        "decodes",
        {"got 2", "disaggregation_mode = null"}},
   };
-  for (const Row& row : rows) {
-    SCOPED_TRACE(absl::StrCat(row.field, " ", row.message[0]));
-    const auto parsed = Parse(row.given);
-    ASSERT_FALSE(parsed.ok());
-    EXPECT_EQ(FieldOf(parsed.status()), row.field);
-    for (const std::string& part : row.message) {
-      EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(part));
-    }
-  }
+  for (const Refusal& row : rows) ExpectRefused(row);
 }
 
 // Processes of both modes may share a file.

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "common/base/status.h"
 #include "common/config/options.h"
 #include "common/config/testing/given.h"
 
@@ -14,6 +13,7 @@ namespace baton::config {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::ExpectRefused;
 using testing::Given;
 using ::testing::HasSubstr;
 using testing::Parse;
@@ -139,16 +139,6 @@ struct Row {
   std::vector<std::string> words;
 };
 
-void ExpectRefused(const Given& given, const Row& row) {
-  SCOPED_TRACE(row.args.back());
-  const auto parsed = Parse(given);
-  ASSERT_FALSE(parsed.ok());
-  EXPECT_EQ(FieldOf(parsed.status()), row.field);
-  for (const std::string& word : row.words) {
-    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(word));
-  }
-}
-
 TEST(NodeShareTest, WhatCannotBeIsRefusedNamingBothSides) {
   const Row rows[] = {
       {{"--pp-size=2", "--tp-size=2", "--nnodes=3", "--node-rank=0"},
@@ -181,7 +171,7 @@ TEST(NodeShareTest, WhatCannotBeIsRefusedNamingBothSides) {
       {{"--nnodes=1", "--dist-init-addr=tcp://10.0.0.2:1"}, "dist_init_addr", {"expected HOST"}},
       {{"--nnodes=1", "--dist-init-addr=[]"}, "dist_init_addr", {"expected HOST"}},
   };
-  for (const Row& row : rows) ExpectRefused(Node(row.args), row);
+  for (const Row& row : rows) ExpectRefused({Node(row.args), row.field, row.words});
 }
 
 TEST(NodeShareTest, WhatCannotBeOfADecodeServiceIsRefusedNamingBothSides) {
@@ -199,7 +189,7 @@ TEST(NodeShareTest, WhatCannotBeOfADecodeServiceIsRefusedNamingBothSides) {
        "nnodes",
        {"decode_index = 1 (flag --decode-index)"}},
   };
-  for (const Row& row : rows) ExpectRefused(DecodeNode(row.args), row);
+  for (const Row& row : rows) ExpectRefused({DecodeNode(row.args), row.field, row.words});
 }
 
 TEST(NodeShareTest, NodesAreThoseOfAChainOrADecodeService) {

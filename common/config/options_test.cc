@@ -6,17 +6,18 @@
 #include <set>
 
 #include "absl/strings/match.h"
-#include "common/base/status.h"
 #include "common/config/option_table.h"
 #include "common/config/testing/given.h"
 
 namespace baton::config {
 namespace {
 
+using testing::ExpectRefused;
 using testing::Given;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Parse;
+using testing::Refusal;
 
 Given Worker(std::vector<std::string> args) {
   args.insert(args.begin(), "--disaggregation-mode=prefill");
@@ -217,22 +218,6 @@ TEST(OptionsTest, YamlNotation) {
   EXPECT_TRUE(Parse({.file = "# nothing but a comment\n"}).ok());
 }
 
-struct Refusal {
-  Given given;
-  std::string field;
-  std::vector<std::string> message;  // Parts, in any order.
-};
-
-void ExpectRefused(const Refusal& row) {
-  const auto parsed = Parse(row.given);
-  ASSERT_FALSE(parsed.ok());
-  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(FieldOf(parsed.status()), row.field);
-  for (const std::string& part : row.message) {
-    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(part));
-  }
-}
-
 TEST(OptionsTest, RefusesUnknownNamesWithASuggestion) {
   const Refusal rows[] = {
       {{.args = {"--prot=1"}}, "prot", {"unknown flag", "'--port'"}},
@@ -262,10 +247,7 @@ TEST(OptionsTest, RefusesUnknownNamesWithASuggestion) {
       {{.environment = {"BATON_=1"}}, "BATON_", {"unknown"}},
       {{.file = "port: 1\npage-size: 64\n"}, "page-size", {"conf.yaml:2", "'page_size'"}},
   };
-  for (const Refusal& row : rows) {
-    SCOPED_TRACE(row.field);
-    ExpectRefused(row);
-  }
+  for (const Refusal& row : rows) ExpectRefused(row);
   EXPECT_THAT(std::string(Parse({.args = {"--zzzzzz=1"}}).status().message()),
               Not(HasSubstr("did you mean")));
 }
@@ -335,10 +317,7 @@ TEST(OptionsTest, RefusesValuesNamingOptionValueRangeAndSource) {
       {{.environment = {"BATON_PP_RANK=x"}}, "pp_rank", {"'x'"}},
       {{.args = {"--hidden-size=64"}}, "hidden_size", {"not an option of router", "model"}},
   };
-  for (const Refusal& row : rows) {
-    SCOPED_TRACE(row.message[0]);
-    ExpectRefused(row);
-  }
+  for (const Refusal& row : rows) ExpectRefused(row);
   EXPECT_TRUE(Parse({.environment = {"BATON_PP_RANK=0"}}).ok());
 }
 
@@ -414,10 +393,7 @@ TEST(OptionsTest, RulesOverSeveralOptions) {
        "head_dim",
        {"even"}},
   };
-  for (const Refusal& row : rows) {
-    SCOPED_TRACE(row.message[0]);
-    ExpectRefused(row);
-  }
+  for (const Refusal& row : rows) ExpectRefused(row);
 }
 
 TEST(OptionsTest, HelpComesBeforeEverythingElse) {
