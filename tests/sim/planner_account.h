@@ -67,24 +67,17 @@ class PlannerAccount {
   void Hear(const prefill::StagePlanDone& event);
   void Hear(const prefill::StageRequestClosed& event);
   void Hear(const prefill::DrainBegan& event);
-  void Hear(const prefill::Tick&) {}
-  void Hear(const prefill::FlushCache& /*event*/) {}  // Nothing is cached here.
-  // Nor is anything granted.
-  void Hear(const prefill::MemberGranted& /*event*/) {}
-  void Hear(const prefill::KvHeard& /*event*/) {}
+  template <typename Other>
+  void Hear(const Other&) {}
   void HearTime();
   void MustEnd(uint64_t attempt_id, Cause cause) { ends_due_.try_emplace(attempt_id, cause); }
 
   void See(const prefill::IssuePlan& action);
   void See(const prefill::FinishRequest& action);
   void See(const prefill::FailChain& action);
-  void See(const prefill::ObservePlan& /*action*/) {}
-  void See(const prefill::GrantKv&) { world_.Violate("a chain grants KV"); }
-  void See(const prefill::RevokeKv&) { world_.Violate("a chain revokes KV"); }
-  void See(const prefill::HandOutTicket&) { world_.Violate("a chain hands out a ticket"); }
-  // The simulated requests have tickets.
-  void See(const prefill::PromptDone& action) { Complain(action.attempt_id, "is decoded here"); }
-  void See(const prefill::DeliverToken& action) { Complain(action.attempt_id, "is decoded here"); }
+  // What no planner of these does, the other witness complains of.
+  template <typename Other>
+  void See(const Other&) {}
   void CheckReport(uint64_t attempt_id, const Prompt& prompt,
                    const prefill::PrefillOutcome& outcome);
   bool Timed(const Chunk& chunk, const prefill::ChunkTiming& timing) const;

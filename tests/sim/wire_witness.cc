@@ -91,6 +91,13 @@ std::string EdgeId(Random& random) { return std::string(random.Chance(0.5) ? 1 :
 std::string BadId(Random& random) {
   return std::string(random.Chance(0.5) ? 0 : kLongestId + 1, 'x');
 }
+void SpoilName(Random& random, uint64_t which, InstanceRef& instance) {
+  if (which == 0) {
+    instance.incarnation = 0;
+  } else {
+    instance.id = BadId(random);
+  }
+}
 uint64_t EdgeNumber(Random& random) {
   return random.Chance(0.5) ? 1 : std::numeric_limits<uint64_t>::max();
 }
@@ -256,36 +263,20 @@ Bytes Spoiled(Random& random, const KvCommit& commit) {
 
 Bytes Spoiled(Random& random, const KvHeartbeat& heartbeat) {
   KvHeartbeat wrong = heartbeat;
-  switch (random.Below(4)) {
-    case 0:
-      wrong.sender.incarnation = 0;
-      break;
-    case 1:
-      wrong.sender.id = BadId(random);
-      break;
-    default:
-      return SpoiledEnvelope(random, ImageOf(heartbeat));
-  }
+  const uint64_t which = random.Below(4);
+  if (which > 1) return SpoiledEnvelope(random, ImageOf(heartbeat));
+  SpoilName(random, which, wrong.sender);
   return ImageOf(wrong);
 }
 
 Bytes Spoiled(Random& random, const KvReceipt& receipt) {
   KvReceipt wrong = receipt;
-  switch (random.Below(6)) {
-    case 0:
-      wrong.writer.incarnation = 0;
-      break;
-    case 1:
-      wrong.writer.id = BadId(random);
-      break;
-    case 2:
-      wrong.kind = static_cast<KvReceiptKind>(0);
-      break;
-    case 3:
-      wrong.kind = static_cast<KvReceiptKind>(5);
-      break;
-    default:
-      return SpoiledEnvelope(random, ImageOf(receipt));
+  const uint64_t which = random.Below(6);
+  if (which > 3) return SpoiledEnvelope(random, ImageOf(receipt));
+  if (which < 2) {
+    SpoilName(random, which, wrong.writer);
+  } else {
+    wrong.kind = static_cast<KvReceiptKind>(which == 2 ? 0 : 5);
   }
   return ImageOf(wrong);
 }
