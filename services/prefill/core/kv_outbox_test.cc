@@ -270,107 +270,127 @@ KvReceipt ReceiptOf(const std::pair<uint64_t, uint64_t>& commit, Random& random)
           3};
 }
 
+KvOutboxOptions RandomOptions(Random& random) {
+  KvOutboxOptions options = SmallOptions();
+  options.receipt_us = 20;
+  options.kv_heads = 4;
+  options.page_bytes = 4 * static_cast<size_t>(random.Between(15, 220));
+  options.gathered_bytes = 600;
+  return options;
+}
+
+// Things happen to it in any order.
+class RandomOutbox {
+ public:
+  explicit RandomOutbox(uint64_t seed)
+      : random_(seed), options_(RandomOptions(random_)), outbox_(options_) {
+    const std::vector<int> ranks = {1, 2, 4};
+    for (int i = 1; i < ranks[seed % ranks.size()]; ++i) {
+      ticket_.followers.push_back({"follower-" + std::to_string(i), 20 + static_cast<uint64_t>(i)});
+    }
+  }
+
+  void Happen(int step) {
+    const uint64_t attempt = random_.Below(5);
+    if (step < 100 && random_.Chance(0.4)) {
+      std::vector<int> pages(1 + random_.Below(5));
+      for (int& page : pages) page = static_cast<int>(random_.Below(4));
+      outbox_.Add(SendKv{1, ++sends_, attempt, ticket_, 0, pages}, step, actions_);
+    } else if (step < 100 && random_.Chance(0.2)) {
+      Ticket own = ticket_;
+      own.generation = ++sends_;
+      outbox_.Add(SendCommit{1, sends_, attempt, own, {}}, step, actions_);
+    } else if (!committed_.empty() && random_.Chance(0.2)) {
+      outbox_.OnReceipt(ReceiptOf(*committed_.begin(), random_), step, actions_);
+      committed_.erase(committed_.begin());
+    } else if (random_.Chance(0.05)) {
+      outbox_.Tick(step, actions_);
+    } else if (random_.Chance(0.05)) {
+      outbox_.Cancel(attempt, step, actions_);
+    } else if (random_.Chance(0.01)) {
+      outbox_.CancelAll(step, actions_);
+    } else if (!under_way_.empty()) {
+      GoOn(random_.Below(under_way_.size()), 0.05, step);
+    }
+    Take();
+  }
+  void Finish() {
+    for (int64_t now_us = 500; !outbox_.AtRest() && now_us < 1000; ++now_us) {
+      if (under_way_.empty()) {
+        outbox_.Tick(now_us, actions_);
+      } else {
+        GoOn(under_way_.size() - 1, 0, now_us);
+      }
+      Take();
+    }
+    EXPECT_TRUE(outbox_.AtRest());
+    EXPECT_EQ(ended_.size(), sends_);
+    EXPECT_EQ(std::set<uint64_t>(ended_.begin(), ended_.end()).size(), sends_);
+  }
+
+ private:
+  struct Message {
+    uint64_t id;
+    size_t bytes;
+    InstanceRef decode;
+  };
+
+  void Take() {
+    ASSERT_TRUE(outbox_.CheckInvariants().ok()) << outbox_.CheckInvariants();
+    for (const KvOutboxAction& action : std::exchange(actions_, {})) {
+      if (const auto* start = std::get_if<ExportKv>(&action)) {
+        const SendKvMessage& message = start->message;
+        under_way_.push_back({message.message_id, message.bytes, message.decode});
+        ASSERT_LE(message.bytes, options_.part_bytes);
+      } else if (const auto* data = std::get_if<SendKvMessage>(&action)) {
+        exported_.insert(data->message_id);
+      } else if (const auto* commit = std::get_if<SendCommitMessage>(&action)) {
+        under_way_.push_back({commit->message_id, 0, commit->decode});
+        exported_.insert(commit->message_id);
+        committed_.emplace(commit->generation, commit->decode.incarnation);
+      } else {
+        ended_.insert(std::get<KvSent>(action).send_id);
+      }
+    }
+    std::map<InstanceRef, size_t> bytes;
+    size_t gathered = 0;
+    for (const Message& message : under_way_) {
+      bytes[message.decode] += message.bytes;
+      if (!ticket_.followers.empty()) gathered += message.bytes;
+    }
+    for (const auto& [decode, to_it] : bytes) ASSERT_LE(to_it, options_.window_bytes) << decode.id;
+    ASSERT_LE(gathered, options_.gathered_bytes + 3 * options_.part_bytes);
+  }
+  void GoOn(size_t pick, double fails, int64_t now_us) {
+    const uint64_t id = under_way_[pick].id;
+    const absl::Status end =
+        random_.Chance(fails) ? absl::UnavailableError("lost") : absl::OkStatus();
+    const bool sent = exported_.contains(id);
+    if (sent || !end.ok()) under_way_.erase(under_way_.begin() + static_cast<int64_t>(pick));
+    if (sent) return outbox_.MessageEnded(id, end, now_us, actions_);
+    outbox_.Exported(id, end.ok() ? absl::StatusOr<uint64_t>(id) : end, now_us, actions_);
+  }
+
+  Random random_;
+  const KvOutboxOptions options_;
+  Ticket ticket_{.decode = kDecode};
+  KvOutbox outbox_;
+  std::vector<KvOutboxAction> actions_;
+  std::vector<Message> under_way_;
+  std::set<uint64_t> exported_;                        // And what needs no export.
+  std::set<std::pair<uint64_t, uint64_t>> committed_;  // Generation, decode incarnation.
+  std::multiset<uint64_t> ended_;
+  uint64_t sends_ = 0;
+};
+
 // Whatever happens in whatever order, and however many ranks decode has: every send ends once,
 // within the window, and nothing is left.
 TEST(KvOutboxRandomTest, EverySendEndsOnce) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
-    Random random(seed);
-    KvOutboxOptions options = SmallOptions();
-    options.receipt_us = 20;
-    options.kv_heads = 4;
-    options.page_bytes = 4 * static_cast<size_t>(random.Between(15, 220));
-    options.gathered_bytes = 600;
-    Ticket ticket{.decode = kDecode};
-    const std::vector<int> ranks = {1, 2, 4};
-    const int decode_ranks = ranks[seed % ranks.size()];
-    for (int i = 1; i < decode_ranks; ++i) {
-      ticket.followers.push_back({"follower-" + std::to_string(i), 20 + static_cast<uint64_t>(i)});
-    }
-    KvOutbox outbox(options);
-    std::vector<KvOutboxAction> actions;
-    struct Message {
-      uint64_t id;
-      size_t bytes;
-      InstanceRef decode;
-    };
-    std::vector<Message> under_way;
-    std::set<uint64_t> exported;                        // And what needs no export.
-    std::set<std::pair<uint64_t, uint64_t>> committed;  // Generation, decode incarnation.
-    std::multiset<uint64_t> ended;
-    uint64_t sends = 0;
-    const auto take = [&] {
-      ASSERT_TRUE(outbox.CheckInvariants().ok()) << outbox.CheckInvariants();
-      for (const KvOutboxAction& action : actions) {
-        if (const auto* start = std::get_if<ExportKv>(&action)) {
-          const SendKvMessage& message = start->message;
-          under_way.push_back({message.message_id, message.bytes, message.decode});
-          ASSERT_LE(start->message.bytes, options.part_bytes);
-        } else if (const auto* data = std::get_if<SendKvMessage>(&action)) {
-          exported.insert(data->message_id);
-        } else if (const auto* commit = std::get_if<SendCommitMessage>(&action)) {
-          under_way.push_back({commit->message_id, 0, commit->decode});
-          exported.insert(commit->message_id);
-          committed.emplace(commit->generation, commit->decode.incarnation);
-        } else {
-          ended.insert(std::get<KvSent>(action).send_id);
-        }
-      }
-      actions.clear();
-      std::map<InstanceRef, size_t> bytes;
-      size_t gathered = 0;
-      for (const Message& message : under_way) {
-        bytes[message.decode] += message.bytes;
-        if (decode_ranks > 1) gathered += message.bytes;
-      }
-      for (const auto& [decode, to_it] : bytes) {
-        ASSERT_LE(to_it, options.window_bytes) << decode.id << ", seed " << seed;
-      }
-      ASSERT_LE(gathered, options.gathered_bytes + 3 * options.part_bytes) << "seed " << seed;
-    };
-    const auto go_on = [&](size_t pick, double fails, int64_t now_us) {
-      const uint64_t id = under_way[pick].id;
-      const absl::Status end =
-          random.Chance(fails) ? absl::UnavailableError("lost") : absl::OkStatus();
-      const bool sent = exported.contains(id);
-      if (sent || !end.ok()) under_way.erase(under_way.begin() + static_cast<int64_t>(pick));
-      if (sent) return outbox.MessageEnded(id, end, now_us, actions);
-      outbox.Exported(id, end.ok() ? absl::StatusOr<uint64_t>(id) : end, now_us, actions);
-    };
-    for (int step = 0; step < 200; ++step) {
-      const uint64_t attempt = random.Below(5);
-      if (step < 100 && random.Chance(0.4)) {
-        std::vector<int> pages(1 + random.Below(5));
-        for (int& page : pages) page = static_cast<int>(random.Below(4));
-        outbox.Add(SendKv{1, ++sends, attempt, ticket, 0, pages}, step, actions);
-      } else if (step < 100 && random.Chance(0.2)) {
-        Ticket own = ticket;
-        own.generation = ++sends;
-        outbox.Add(SendCommit{1, sends, attempt, own, {}}, step, actions);
-      } else if (!committed.empty() && random.Chance(0.2)) {
-        outbox.OnReceipt(ReceiptOf(*committed.begin(), random), step, actions);
-        committed.erase(committed.begin());
-      } else if (random.Chance(0.05)) {
-        outbox.Tick(step, actions);
-      } else if (random.Chance(0.05)) {
-        outbox.Cancel(attempt, step, actions);
-      } else if (random.Chance(0.01)) {
-        outbox.CancelAll(step, actions);
-      } else if (!under_way.empty()) {
-        go_on(random.Below(under_way.size()), 0.05, step);
-      }
-      take();
-    }
-    for (int64_t now_us = 500; !outbox.AtRest() && now_us < 1000; ++now_us) {
-      if (under_way.empty()) {
-        outbox.Tick(now_us, actions);
-      } else {
-        go_on(under_way.size() - 1, 0, now_us);
-      }
-      take();
-    }
-    EXPECT_TRUE(outbox.AtRest()) << "seed " << seed;
-    EXPECT_EQ(ended.size(), sends);
-    EXPECT_EQ(std::set<uint64_t>(ended.begin(), ended.end()).size(), sends) << "seed " << seed;
+    SCOPED_TRACE(seed);
+    RandomOutbox outbox(seed);
+    for (int step = 0; step < 200; ++step) outbox.Happen(step);
+    outbox.Finish();
   }
 }
 
