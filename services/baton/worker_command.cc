@@ -214,8 +214,9 @@ absl::Status ServeAs(const v1::Options& options, const prefill::PrefillOptions& 
                            peers, announce);
 }
 
-absl::Status ServeRole(const v1::Options& options, const ChunkCosts& costs, Measured measured,
-                       ConnectGroup connect_group, WorkerRuntime& runtime, int64_t start_us) {
+absl::Status ServeRole(const v1::Options& options, const ChunkCosts& costs,
+                       const Measured& measured, ConnectGroup connect_group, WorkerRuntime& runtime,
+                       int64_t start_us) {
   const bool decode = config::IsDecode(options);
   prefill::PrefillOptions own =
       decode ? prefill::SchedulingOfDecode(options, runtime.max_context_tokens())
@@ -234,7 +235,7 @@ absl::Status ServeRole(const v1::Options& options, const ChunkCosts& costs, Meas
                                           GreetingOfDecode(own, runtime), runtime, start_us);
   }
   parts.profile = {options.chunk_profile(), costs.here, costs.profile, !costs.keeps_file};
-  parts.measured = std::move(measured.cost);
+  parts.measured = measured.cost;
   parts.rank_sweep = measured.rank_sweep;
   return ServeAs<prefill::PrefillService>(options, own, std::move(parts),
                                           GreetingOfChain(options, own, costs, runtime), runtime,
@@ -293,8 +294,7 @@ absl::Status Serve(const PreflightReport& checked, const std::vector<std::string
   Measured measured;
   if (chain) measured = MeasureCosts(options, *runtime);
   startup.reset();
-  return ServeRole(options, checked.chunks, std::move(measured), std::move(connect_group), *runtime,
-                   start_us);
+  return ServeRole(options, checked.chunks, measured, std::move(connect_group), *runtime, start_us);
 }
 
 }  // namespace
