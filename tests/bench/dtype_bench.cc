@@ -1,7 +1,8 @@
 // What bfloat16 gains an executor beside float32, and what it takes; and libtorch's operators
 // beside Baton's kernels: the shape of Qwen3-0.6B with random weights, one thread, batch 1. Steps
-// of both take turns, so that both meet the same machine. Prints progress for people on standard
-// error and a flat JSON object.
+// of both take turns, so that both meet the same machine. With the argument `alone` bfloat16 is
+// timed by itself, for engine_bench.py's turns with another program. Prints progress for people on
+// standard error and a flat JSON object.
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -120,9 +121,22 @@ void CompareTorch(const fs::path& model, Subject& narrow, Subject& wide, Json& o
   }
 }
 
-int Main() {
+// The times of bfloat16 by itself, as users have it.
+Json TimeAlone(Subject& narrow) {
+  std::vector<double> decode_ms, prefill_ms;
+  for (int round = 0; round < kRounds; ++round) decode_ms.push_back(narrow.DecodeMs());
+  for (int round = 0; round < kPrefillRounds; ++round) prefill_ms.push_back(narrow.PrefillMs());
+  return {{"decode_ms", Quantile(decode_ms, 0.5)}, {"prefill_ms", Quantile(prefill_ms, 0.5)}};
+}
+
+int Main(bool alone) {
   std::fprintf(stderr, "making a model of 0.6B parameters\n");
   const MadeModel model(Shape());
+  if (alone) {
+    Subject narrow(model.path(), std::nullopt);
+    std::printf("%s\n", TimeAlone(narrow).dump(1).c_str());
+    return 0;
+  }
   const double file_bytes = model.file_bytes();
   Subject narrow(model.path(), std::nullopt);  // --dtype auto
   Subject wide(model.path(), ElementType::kFloat32);
@@ -142,4 +156,11 @@ int Main() {
 }  // namespace
 }  // namespace baton
 
-int main() { return baton::Main(); }
+int main(int argc, char** argv) {
+  const bool alone = argc == 2 && std::string(argv[1]) == "alone";
+  if (argc > 1 && !alone) {
+    std::fprintf(stderr, "usage: dtype_bench [alone]\n");
+    return 2;
+  }
+  return baton::Main(alone);
+}

@@ -6,6 +6,7 @@ reach something is told with it on standard error. Kernels by themselves are `./
 
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 
@@ -19,16 +20,19 @@ LIMITS = {"torch_vs_native_bfloat16": (">=", 1.0), "bf16_gemm_peak": (">=", 0.6)
           "vs_llamacpp_prefill": (">=", 2.0), "vs_llamacpp_decode": (">=", 1.1)}
 
 
+def run(program, *arguments):
+    output = subprocess.run([ROOT / "bazel-bin" / "tests" / "bench" / program, *arguments], check=True,
+                            stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(output)
+
+
 def main():
     flat = {}
-    for program, *arguments in PARTS:
-        output = subprocess.run([ROOT / "bazel-bin" / "tests" / "bench" / program, *arguments], check=True,
-                                stdout=subprocess.PIPE, text=True).stdout
-        flat.update(json.loads(output))
-    other = llamacpp.measure()
-    if other is not None:
-        flat["vs_llamacpp_prefill"] = 1e3 * llamacpp.PROMPT / flat["prefill_ms_bfloat16"] / other["prefill"]
-        flat["vs_llamacpp_decode"] = 1e3 / flat["decode_ms_bfloat16"] / other["decode"]
+    for part in PARTS:
+        flat.update(run(*part))
+    for name, ratios in (llamacpp.beside(lambda: run("dtype_bench", "alone")) or {}).items():
+        key = f"vs_llamacpp_{name}"
+        flat[key], flat[key + "_min"], flat[key + "_max"] = statistics.median(ratios), min(ratios), max(ratios)
     for key, (sign, limit) in LIMITS.items():
         if key not in flat:
             continue

@@ -1,8 +1,8 @@
-"""llama.cpp beside Baton: prefill of 512 tokens and decode at batch 1 of the shape of Qwen3-0.6B in bfloat16.
+"""llama.cpp beside Baton: prefill of 512 tokens and decode at batch 1 after 128 of the shape of Qwen3-0.6B in bfloat16.
 
 Debian 12 has no llama.cpp, so that of Debian testing is taken, from the mirror that apt uses here: its packages and
 those of the libraries that they need are checked by their SHA-256, unpacked into a folder, and run in it. Nothing is
-installed. Where there is no such mirror, measure() gives None and says why.
+installed. Both take turns, so that both meet the same machine. Where there is no mirror, it is said why.
 """
 
 import array
@@ -19,7 +19,7 @@ import tempfile
 import urllib.request
 
 LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 28, 1024, 3072, 16, 8, 128, 151936
-PROMPT, DECODED = 512, 32
+PROMPT, CONTEXT, DECODED = 512, 128, 32  # As dtype_bench has them; it decodes one token again and again.
 WANTED = ["llama.cpp-tools"]
 # What programs need besides their libraries: to ask questions, and to load models from elsewhere.
 SKIPPED = {"debconf", "wget", "curl"}
@@ -126,27 +126,33 @@ def write_model(path):
             file.write((pattern * (size // len(pattern) + 1))[:size])
 
 
-def measure():
-    """Tokens per second of prefill and of decode with one thread; None, with a line: there is no llama.cpp."""
+def rate(root, *arguments):
+    """Tokens per second with one thread."""
+    # Its backends are found where its packages have them, so that is where it sees them.
+    ran = subprocess.run(["unshare", "--map-root-user", "chroot", root, "llama-bench", "-m", "/model.gguf", "-t", "1",
+                          "-o", "json", *map(str, arguments)], capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise OSError(f"llama-bench failed: {ran.stderr[-400:]}")
+    row, = json.loads(ran.stdout)
+    return row["avg_ts"]
+
+
+def beside(ours, turns=3):
+    """Times of llama.cpp over ours() in some turns, {"prefill": ratios, "decode": ratios}; None, with a line: no
+    llama.cpp. ours() gives {"prefill_ms": of PROMPT tokens, "decode_ms": of one after CONTEXT}."""
+    ratios = {"prefill": [], "decode": []}
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name) / "root"
         try:
             unpack(root)
+            write_model(root / "model.gguf")
+            for _ in range(turns):
+                decode = rate(root, "-p", 0, "-n", DECODED, "-d", CONTEXT, "-r", 3)
+                mine = ours()
+                prefill = rate(root, "-p", PROMPT, "-n", 0, "-r", 2)
+                ratios["prefill"].append(1e3 * PROMPT / mine["prefill_ms"] / prefill)
+                ratios["decode"].append(1e3 / mine["decode_ms"] / decode)
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
-            print(f"vs_llamacpp: not measured, since Debian testing's llama.cpp is not to be had: {error}",
-                  file=sys.stderr)
+            print(f"vs_llamacpp: not measured: {error}", file=sys.stderr)
             return None
-        write_model(root / "model.gguf")
-        # Its backends are found where its packages have them, so that is where it sees them.
-        ran = subprocess.run(["unshare", "--map-root-user", "chroot", root, "llama-bench", "-m", "/model.gguf",
-                              "-p", str(PROMPT), "-n", str(DECODED), "-t", "1", "-r", "5", "-o", "json"],
-                             capture_output=True, text=True, check=False)
-        if ran.returncode != 0:
-            print(f"vs_llamacpp: not measured, since llama-bench failed: {ran.stderr[-400:]}", file=sys.stderr)
-            return None
-        rows = json.loads(ran.stdout)
-        return {"prefill" if row["n_prompt"] else "decode": row["avg_ts"] for row in rows}
-
-
-if __name__ == "__main__":
-    print(measure())
+    return ratios
