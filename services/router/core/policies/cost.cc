@@ -12,9 +12,9 @@ namespace {
 constexpr double kAnswerTokens = 32;
 
 // So many times the prompt's own work counts: what comes after it waits for it too, and a beginning
-// that is computed once more takes the place of another in the cache. With less, simulated
-// conversations leave their chains too soon.
-constexpr double kOwnWork = 4;
+// that is computed once more takes the place of another in the cache. With 2, simulated
+// conversations of a busy cluster leave their chains too soon; with 4 and more, they wait too long.
+constexpr double kOwnWork = 3;
 
 int64_t CostUs(const Candidate& candidate) {
   const double fill =
