@@ -101,22 +101,26 @@ void GenerateStream::End(grpc::Status status) {
 
 void GenerateStream::Advance() {
   const v1::GenerateResponse* next = nullptr;
-  grpc::Status end;
+  std::optional<grpc::Status> end;
   {
     MutexLock lock(&mutex_);
     if (!begun_ || writing_ || finished_) return;
     if (!queue_.empty()) {
       writing_ = true;
       next = &queue_.front();
-    } else if (end_.has_value()) {
+    }
+    if (queue_.size() <= 1 && end_.has_value() && (next == nullptr || end_->ok())) {
       finished_ = true;
-      end = *end_;
-    } else {
-      return;
+      end = end_;
     }
   }
-  if (next != nullptr) return StartWrite(next);
-  Finish(end);
+  if (next == nullptr) {
+    if (end.has_value()) Finish(*end);
+  } else if (end.has_value()) {
+    StartWriteAndFinish(next, {}, *end);  // One operation, and one end of it to be handled.
+  } else {
+    StartWrite(next);
+  }
 }
 
 void GenerateStream::OnWriteDone(bool) {

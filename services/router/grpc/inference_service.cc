@@ -16,6 +16,14 @@ namespace {
 
 constexpr size_t kRequestBytes = 4096;  // What one holds beside its message.
 
+constexpr size_t kQuickBytes = size_t{64} << 10;
+
+// Ids are checked and copied, which takes less than to wake another thread.
+bool IsQuick(const v1::GenerateRequest& request, size_t bytes) {
+  return request.has_token_ids() && bytes <= kQuickBytes && !request.sampling().has_structure();
+}
+bool IsQuick(const v1::ChatRequest&, size_t) { return false; }
+
 Endpoint EndpointOf(const v1::GenerateRequest&) { return Endpoint::kGenerate; }
 Endpoint EndpointOf(const v1::ChatRequest&) { return Endpoint::kChatCompletions; }
 
@@ -55,12 +63,13 @@ absl::Status InferenceService::Read(size_t bytes, bool slow, std::function<void(
 template <typename Call, typename Request>
 void InferenceService::Begin(const std::shared_ptr<Call>& call,
                              grpc::CallbackServerContext* context, const Request* request) {
-  const absl::Status taken = Read(request->ByteSizeLong(), request->sampling().has_structure(),
-                                  [this, call, context, request] {
-                                    if (context->IsCancelled())
-                                      return call->Begin(absl::CancelledError());
-                                    call->Begin(CallFromProto(gateway_, *context, *request));
-                                  });
+  const auto read = [this, call, context, request] {
+    if (context->IsCancelled()) return call->Begin(absl::CancelledError());
+    call->Begin(CallFromProto(gateway_, *context, *request));
+  };
+  const size_t bytes = request->ByteSizeLong();
+  if (IsQuick(*request, bytes)) return read();
+  const absl::Status taken = Read(bytes, request->sampling().has_structure(), read);
   if (taken.ok()) return;
   gateway_.CountRefused(EndpointOf(*request), {}, taken);
   call->Begin(taken);
