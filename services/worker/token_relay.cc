@@ -7,6 +7,11 @@
 #include "common/rpc/grpc_status.h"
 
 namespace baton::worker {
+namespace {
+
+constexpr size_t kLargeBytes = 4096;
+
+}  // namespace
 
 // ---- One relay ----
 
@@ -18,11 +23,10 @@ TokenRelay::TokenRelay(TokenRelays* owner, uint64_t relay_id) : owner_(owner), r
 bool TokenRelay::Push(uint64_t attempt_id, v1::DecodeGenerateResponse event) {
   MutexLock lock(&mutex_);
   if (ending_ || queued_events_ >= kMaxQueuedEvents) return false;
-  // What is told of a prompt may be large, and is a message by itself.
-  const bool fits =
-      queue_.size() > (writing_ ? 1 : 0) && !event.has_prompt() &&
-      (queue_.back().events().empty() || !queue_.back().events(0).event().has_prompt());
-  if (!fits) queue_.emplace_back();
+  // What is told of a long prompt is a message by itself.
+  const bool large = event.has_prompt() && event.ByteSizeLong() > kLargeBytes;
+  if (last_is_large_ || large || queue_.size() <= (writing_ ? 1 : 0)) queue_.emplace_back();
+  last_is_large_ = large;
   v1::RelayedEvent& relayed = *queue_.back().add_events();
   relayed.set_attempt_id(attempt_id);
   *relayed.mutable_event() = std::move(event);

@@ -50,6 +50,7 @@ class TokenRelay final : public grpc::ServerWriteReactor<v1::RelayResponse> {
   Mutex mutex_;
   std::deque<v1::RelayResponse> queue_ ABSL_GUARDED_BY(mutex_);  // Front: being written.
   size_t queued_events_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool last_is_large_ ABSL_GUARDED_BY(mutex_) = false;  // The queue's back takes no more.
   bool due_ ABSL_GUARDED_BY(mutex_) = false;  // All that is queued may go.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;

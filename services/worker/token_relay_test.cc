@@ -99,12 +99,28 @@ TEST_F(TokenRelayTest, AStepIsOneMessage) {
   }
 }
 
-TEST_F(TokenRelayTest, APromptIsAMessageOfItsOwn) {
+TEST_F(TokenRelayTest, AShortPromptIsInTheMessageOfItsToken) {
   grpc::ClientContext context;
   const Reader reader = Opened(context, 7);
   const std::shared_ptr<TokenRelay> relay = relays_.Find(7);
   v1::DecodeGenerateResponse prompt;
-  prompt.mutable_prompt();
+  prompt.mutable_prompt()->mutable_report()->add_chunks()->set_token_count(512);
+  ASSERT_TRUE(relay->Push(1, prompt));
+  ASSERT_TRUE(relay->Push(1, Token(1)));
+  relays_.Flush();
+  v1::RelayResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  EXPECT_EQ(message.events_size(), 2);
+}
+
+TEST_F(TokenRelayTest, ALongPromptIsAMessageOfItsOwn) {
+  grpc::ClientContext context;
+  const Reader reader = Opened(context, 7);
+  const std::shared_ptr<TokenRelay> relay = relays_.Find(7);
+  v1::DecodeGenerateResponse prompt;
+  for (int chunk = 0; chunk < 4096; ++chunk) {
+    prompt.mutable_prompt()->mutable_report()->add_chunks()->set_token_count(512);
+  }
   ASSERT_TRUE(relay->Push(1, Token(1)));
   ASSERT_TRUE(relay->Push(2, prompt));
   ASSERT_TRUE(relay->Push(2, Token(2)));
