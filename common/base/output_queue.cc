@@ -33,6 +33,14 @@ constexpr size_t kLineBytes = size_t{64} << 10;  // A longer one is cut into sev
 // The beginning of a line waits so long for its end.
 constexpr int kPartialMs = 100;
 constexpr long kFlushPollNs = 1'000'000;
+// Who prints wakes the reader no more often than so, unless much is printed.
+constexpr long kGatherNs = 1'000'000;
+constexpr ssize_t kMuchBytes = ssize_t{8} << 10;
+
+void Nap(long ns) {
+  const timespec pause{0, ns};
+  nanosleep(&pause, nullptr);
+}
 
 bool SameFile(int a, int b) {
   struct stat of_a {};
@@ -81,6 +89,7 @@ class OutputQueue {
         if (byte == '\n' || line.size() == kLineBytes) writer_.Write(std::exchange(line, ""));
       }
       busy_ = !line.empty();
+      if (got < kMuchBytes) Nap(kGatherNs);
     }
   }
 
@@ -125,8 +134,7 @@ void FlushOutput(int64_t timeout_ms) {
   const int64_t until_us = NowUs() + timeout_ms * 1000;
   for (const OutputQueue* queue : queues) {
     while (queue != nullptr && !queue->AtRest() && NowUs() < until_us) {
-      const timespec pause{0, kFlushPollNs};
-      nanosleep(&pause, nullptr);
+      Nap(kFlushPollNs);
     }
   }
 }
