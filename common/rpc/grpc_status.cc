@@ -38,8 +38,7 @@ bool IsRetryable(const absl::Status& status) {
          absl::IsAborted(status);
 }
 
-grpc::Status ToGrpc(const absl::Status& status) {
-  if (status.ok()) return grpc::Status::OK;
+v1::RpcStatus ToMessage(const absl::Status& status) {
   v1::ErrorDetail detail;
   detail.set_field(FieldOf(status).value_or(""));
   detail.set_leg(LegOf(status).value_or(""));
@@ -49,11 +48,9 @@ grpc::Status ToGrpc(const absl::Status& status) {
   detail.set_unconnected(IsUnconnected(status));
   const int64_t retry_after_ms = RetryHintMsOf(status);
   // absl's codes are gRPC's by definition.
-  const auto code = static_cast<grpc::StatusCode>(status.raw_code());
-  const std::string message = Shortened(status.message());
   v1::RpcStatus wire;
-  wire.set_code(code);
-  wire.set_message(message);
+  wire.set_code(status.raw_code());
+  wire.set_message(Shortened(status.message()));
   wire.add_details()->PackFrom(detail);
   if (retry_after_ms > 0) {
     v1::RetryInfo retry;
@@ -63,31 +60,43 @@ grpc::Status ToGrpc(const absl::Status& status) {
     any.set_type_url(kRetryInfoType);
     any.set_value(retry.SerializeAsString());
   }
-  return grpc::Status(code, message, wire.SerializeAsString());
+  return wire;
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  const v1::RpcStatus wire = ToMessage(status);
+  return {static_cast<grpc::StatusCode>(wire.code()), wire.message(), wire.SerializeAsString()};
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  v1::RpcStatus wire;
+  if (!wire.ParseFromString(status.error_details())) wire.clear_details();
+  wire.set_code(status.error_code());
+  wire.set_message(status.error_message());
+  return FromMessage(wire);
+}
+
+absl::Status FromMessage(const v1::RpcStatus& wire) {
+  if (wire.code() == 0) return absl::InternalError("a failure whose code is OK");
+  const auto code = static_cast<absl::StatusCode>(wire.code());
   v1::ErrorDetail detail;
   int64_t retry_after_ms = 0;
-  v1::RpcStatus wire;
-  if (!status.error_details().empty() && wire.ParseFromString(status.error_details())) {
-    for (const auto& any : wire.details()) {
-      if (any.type_url() == kRetryInfoType) {
-        retry_after_ms = MillisecondsOf(any.value());
-      } else {
-        any.UnpackTo(&detail);
-      }
+  for (const auto& any : wire.details()) {
+    if (any.type_url() == kRetryInfoType) {
+      retry_after_ms = MillisecondsOf(any.value());
+    } else {
+      any.UnpackTo(&detail);
     }
   }
   absl::Status result;
   if (detail.field().empty()) {
-    result = absl::Status(code, status.error_message());
+    result = absl::Status(code, wire.message());
   } else {
     // InvalidField writes "field: message"; the message has the prefix already.
     const absl::Status named = InvalidField(detail.field(), "");
-    result = absl::Status(code, status.error_message());
+    result = absl::Status(code, wire.message());
     named.ForEachPayload([&result](absl::string_view url, const absl::Cord& payload) {
       result.SetPayload(url, payload);
     });

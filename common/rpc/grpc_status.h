@@ -7,6 +7,10 @@
 
 #include "absl/status/status.h"
 
+namespace baton::v1 {
+class RpcStatus;
+}
+
 namespace baton::rpc {
 
 // Longer messages are cut here: a status travels in HTTP/2 trailers, which gRPC limits to 8 KiB and
@@ -21,7 +25,11 @@ bool IsRetryable(const absl::Status& status);
 // the hint of EndedByDrain or Overloaded as google.rpc.RetryInfo.
 grpc::Status ToGrpc(const absl::Status& status);
 
-// The reverse. Details that can't be parsed are ignored: they come from a peer.
+// The same in a message of a stream; not OK.
+v1::RpcStatus ToMessage(const absl::Status& status);
+absl::Status FromMessage(const v1::RpcStatus& message);
+
+// The reverse of ToGrpc. Details that can't be parsed are ignored: they come from a peer.
 absl::Status FromGrpc(const grpc::Status& status);
 
 }  // namespace baton::rpc

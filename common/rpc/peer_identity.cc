@@ -20,7 +20,7 @@ struct Rule {
 };
 
 // The arrows of docs/design.md.
-constexpr std::array<Rule, 11> kRules = {{
+constexpr std::array<Rule, 12> kRules = {{
     {"/baton.v1.Cluster/Register", {PeerRole::kPrefill, PeerRole::kDecode}},
     {"/baton.v1.Cluster/Heartbeat", {PeerRole::kPrefill, PeerRole::kDecode}},
     {"/baton.v1.Cluster/Watch", {PeerRole::kPrefill, PeerRole::kDecode}},
@@ -31,6 +31,7 @@ constexpr std::array<Rule, 11> kRules = {{
     {"/baton.v1.Prefill/Link", {PeerRole::kPrefill}},
     {"/baton.v1.Prefill/", {PeerRole::kRouter}},
     {"/baton.v1.Decode/", {PeerRole::kRouter}},
+    {"/baton.v1.Relays/", {PeerRole::kRouter}},
     {"/baton.v1.DecodeRanks/", {PeerRole::kDecode}},
 }};
 

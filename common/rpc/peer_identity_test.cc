@@ -47,6 +47,7 @@ TEST(PeerIdentityTest, EveryMethodHasItsCallers) {
   EXPECT_THAT(*CallersOf("/baton.v1.Prefill/Start"), ElementsAre(PeerRole::kRouter));
   EXPECT_THAT(*CallersOf("/baton.v1.Prefill/Link"), ElementsAre(PeerRole::kPrefill));
   EXPECT_THAT(*CallersOf("/baton.v1.Decode/Reserve"), ElementsAre(PeerRole::kRouter));
+  EXPECT_THAT(*CallersOf("/baton.v1.Relays/Relay"), ElementsAre(PeerRole::kRouter));
   EXPECT_THAT(*CallersOf("/baton.v1.DecodeRanks/Link"), ElementsAre(PeerRole::kDecode));
   EXPECT_THAT(*CallersOf("/baton.v1.Worker/Announce"), ElementsAre(PeerRole::kRouter));
   EXPECT_THAT(*CallersOf("/baton.v1.Cluster/New"), IsEmpty());

@@ -31,7 +31,13 @@ TraceContext Extract(const grpc::ServerContextBase& call) {
 ActiveSpan ServerSpan(Tracer* tracer, const grpc::ServerContextBase& call, const char* name,
                       const char* service, const char* method) {
   if (tracer == nullptr) return {};
-  ActiveSpan span(tracer, name, SpanKind::kServer, Extract(call), NowUs());
+  return ServerSpan(tracer, Extract(call), name, service, method);
+}
+
+ActiveSpan ServerSpan(Tracer* tracer, const TraceContext& caller, const char* name,
+                      const char* service, const char* method) {
+  if (tracer == nullptr) return {};
+  ActiveSpan span(tracer, name, SpanKind::kServer, caller, NowUs());
   span.Set("rpc.system", "grpc");
   span.Set("rpc.service", service);
   span.Set("rpc.method", method);

@@ -19,6 +19,9 @@ TraceContext Extract(const grpc::ServerContextBase& call);
 // checked first.
 ActiveSpan ServerSpan(Tracer* tracer, const grpc::ServerContextBase& call, const char* name,
                       const char* service, const char* method);
+// The same for a call that does not come as an RPC of its own.
+ActiveSpan ServerSpan(Tracer* tracer, const TraceContext& caller, const char* name,
+                      const char* service, const char* method);
 
 }  // namespace baton::tracing
 

@@ -17,6 +17,7 @@
 namespace baton::decode {
 namespace {
 
+constexpr char kService[] = "baton.v1.Decode";
 constexpr int kMaxWriters = 4096;
 constexpr size_t kMaxReasonBytes = 256;
 
@@ -99,8 +100,7 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
                                              const v1::ReserveRequest* request,
                                              v1::ReserveResponse* response) {
   std::shared_ptr<ReserveCall> call = ReserveCall::Create(
-      response,
-      tracing::ServerSpan(options_.tracer, *context, "reserve", "baton.v1.Decode", "Reserve"));
+      response, tracing::ServerSpan(options_.tracer, *context, "reserve", kService, "Reserve"));
   absl::StatusOr<prefill::Start> start = Check(*request);
   if (!start.ok()) {
     call->Refuse(Own(start.status()));
@@ -123,23 +123,39 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
   return call.get();
 }
 
+worker::StreamTrace DecodeRpc::TraceOf(tracing::ActiveSpan span) const {
+  return {options_.tracer, std::move(span), "kv receive", NowUs()};
+}
+
 grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* DecodeRpc::Generate(
     grpc::CallbackServerContext* context, const v1::DecodeGenerateRequest* request) {
-  std::shared_ptr<worker::TokenStream> stream = worker::TokenStream::Create(
+  const auto call = worker::GenerateCall::Create(
       context,
-      {options_.tracer,
-       tracing::ServerSpan(options_.tracer, *context, "decode", "baton.v1.Decode", "Generate"),
-       "kv receive", NowUs()},
-      request->attempt_id(), options_.relays->Find(request->relay_id()));
-  const uint64_t attempt_id = request->attempt_id();
+      TraceOf(tracing::ServerSpan(options_.tracer, *context, "decode", kService, "Generate")));
+  Begin(*request, call);
+  return call.get();
+}
+
+void DecodeRpc::Begin(const v1::RelayedCall& call, worker::TokenRelay& relay) const {
+  const auto caller = tracing::ParseTraceContext(call.traceparent(), call.tracestate());
+  const std::shared_ptr<worker::TokenStream> stream = relay.Open(
+      call.attempt_id(),
+      TraceOf(tracing::ServerSpan(options_.tracer, caller, "decode", kService, "Generate")));
+  if (stream == nullptr) return;
+  if (!call.has_generate() || call.generate().attempt_id() != call.attempt_id()) {
+    return stream->Fail(Own(InvalidField("generate", "is missing, or of another attempt")));
+  }
+  Begin(call.generate(), stream);
+}
+
+void DecodeRpc::Begin(const v1::DecodeGenerateRequest& request,
+                      const std::shared_ptr<worker::TokenStream>& stream) const {
+  const uint64_t attempt_id = request.attempt_id();
   const bool posted = options_.loop->Post(
-      [shell = options_.shell, stream, attempt_id, generation = request->generation()] {
+      [shell = options_.shell, stream, attempt_id, generation = request.generation()] {
         shell->Open(attempt_id, generation, stream);
       });
-  if (!posted) {
-    stream->Fail(Own(Busy()));
-    return stream.get();
-  }
+  if (!posted) return stream->Fail(Own(Busy()));
   stream->SetCancelHandler([this, attempt_id, raw = stream.get()] {
     const bool told = options_.loop->PostCompletion(
         [shell = options_.shell, attempt_id, raw] { shell->Cancelled(attempt_id, raw); });
@@ -147,12 +163,6 @@ grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* DecodeRpc::Generate(
       LOG(kDebug) << "a stream is cancelled after the end";
     }
   });
-  return stream.get();
-}
-
-grpc::ServerWriteReactor<v1::RelayResponse>* DecodeRpc::Relay(
-    grpc::CallbackServerContext* /*context*/, const v1::RelayRequest* request) {
-  return options_.relays->Open(*request);
 }
 
 grpc::ServerUnaryReactor* DecodeRpc::Release(grpc::CallbackServerContext* context,

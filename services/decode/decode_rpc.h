@@ -34,8 +34,7 @@ class DecodeRpc final : public v1::Decode::CallbackService {
     Constraints* constraints = nullptr;  // Null: texts can't be constrained.
     EventLoop* loop = nullptr;           // Stops after the gRPC server.
     DecodeShell* shell = nullptr;        // Called on the loop only.
-    worker::TokenRelays* relays = nullptr;
-    tracing::Tracer* tracer = nullptr;  // Null: no tracing.
+    tracing::Tracer* tracer = nullptr;   // Null: no tracing.
   };
   explicit DecodeRpc(Options options) : options_(std::move(options)) {}
 
@@ -44,8 +43,6 @@ class DecodeRpc final : public v1::Decode::CallbackService {
                                     v1::ReserveResponse* response) override;
   grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::DecodeGenerateRequest* request) override;
-  grpc::ServerWriteReactor<v1::RelayResponse>* Relay(grpc::CallbackServerContext* context,
-                                                     const v1::RelayRequest* request) override;
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
                                     const v1::ReleaseRequest* request,
                                     v1::ReleaseResponse* response) override;
@@ -56,7 +53,13 @@ class DecodeRpc final : public v1::Decode::CallbackService {
                                        const v1::FlushCacheRequest* request,
                                        v1::FlushCacheResponse* response) override;
 
+  // A Generate that comes by a relay.
+  void Begin(const v1::RelayedCall& call, worker::TokenRelay& relay) const;
+
  private:
+  worker::StreamTrace TraceOf(tracing::ActiveSpan span) const;
+  void Begin(const v1::DecodeGenerateRequest& request,
+             const std::shared_ptr<worker::TokenStream>& stream) const;
   absl::StatusOr<prefill::Start> Check(const v1::ReserveRequest& request) const;
   absl::Status CheckPrompt(const v1::ReserveRequest& request, bool needs_ids) const;
   absl::Status Own(absl::Status status) const;

@@ -80,7 +80,9 @@ class DecodeService::Front final : public prefill::Front {
         options.self.id, model.vocab_size, options.max_context_tokens, model.num_hidden_layers,
         model.num_key_value_heads, parts.executor->tensor_rank().size, model.eos_token_ids,
         parts.executor->last_stage(), parts.constraints, chain.loop.get(), shell_.get(),
-        chain.relays, parts.tracer});
+        parts.tracer});
+    chain.relays->SetBegin(
+        [rpc = rpc_.get()](const auto& call, auto& relay) { rpc->Begin(call, relay); });
   }
 
   std::vector<grpc::Service*> services() override {

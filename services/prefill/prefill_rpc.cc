@@ -12,6 +12,13 @@
 #include "services/prefill/chain/chain_shell.h"
 
 namespace baton::prefill {
+namespace {
+
+constexpr char kService[] = "baton.v1.Prefill";
+constexpr char kGenerate[] = "Generate";
+constexpr char kGenerateSpan[] = "generate";
+
+}  // namespace
 
 absl::Status PrefillRpc::Own(absl::Status status) const {
   return WithLeg(std::move(status), "prefill", options_.instance_id);
@@ -31,7 +38,7 @@ grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context
                                             const v1::StartRequest* request,
                                             v1::StartResponse* response) {
   tracing::ActiveSpan span =
-      tracing::ServerSpan(options_.tracer, *context, "prefill", "baton.v1.Prefill", "Start");
+      tracing::ServerSpan(options_.tracer, *context, "prefill", kService, "Start");
   span.Set("baton.prompt.tokens", rpc::PromptIds(*request).size());
   const tracing::TraceContext trace = span.ContextOr({});
   std::shared_ptr<StartCall> call =
@@ -64,32 +71,49 @@ grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context
   return reactor;
 }
 
+worker::StreamTrace PrefillRpc::TraceOf(tracing::ActiveSpan span,
+                                        const v1::StartRequest& request) const {
+  span.Set("baton.prompt.tokens", rpc::PromptIds(request).size());
+  return {options_.tracer, std::move(span), "prefill", NowUs()};
+}
+
 grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* PrefillRpc::Generate(
     grpc::CallbackServerContext* context, const v1::StartRequest* request) {
-  tracing::ActiveSpan span =
-      tracing::ServerSpan(options_.tracer, *context, "generate", "baton.v1.Prefill", "Generate");
-  span.Set("baton.prompt.tokens", rpc::PromptIds(*request).size());
-  const std::shared_ptr<worker::TokenStream> stream = worker::TokenStream::Create(
-      context, {options_.tracer, std::move(span), "prefill", NowUs()}, request->attempt_id(),
-      options_.relays->Find(request->relay_id()));
-  if (options_.chain == nullptr) {
-    stream->Fail(NotStage0());
-    return stream.get();
+  const auto call = worker::GenerateCall::Create(
+      context,
+      TraceOf(tracing::ServerSpan(options_.tracer, *context, kGenerateSpan, kService, kGenerate),
+              *request));
+  Begin(*request, call);
+  return call.get();
+}
+
+void PrefillRpc::Begin(const v1::RelayedCall& call, worker::TokenRelay& relay) const {
+  const v1::StartRequest& request = call.start();
+  const auto caller = tracing::ParseTraceContext(call.traceparent(), call.tracestate());
+  const std::shared_ptr<worker::TokenStream> stream = relay.Open(
+      call.attempt_id(),
+      TraceOf(tracing::ServerSpan(options_.tracer, caller, kGenerateSpan, kService, kGenerate),
+              request));
+  if (stream == nullptr) return;
+  if (!call.has_start() || request.attempt_id() != call.attempt_id()) {
+    return stream->Fail(Own(InvalidField("start", "is missing, or of another attempt")));
   }
-  absl::StatusOr<prefill::Start> start = FromProto(*request, options_.bounds, stream->context());
+  Begin(request, stream);
+}
+
+void PrefillRpc::Begin(const v1::StartRequest& request,
+                       const std::shared_ptr<worker::TokenStream>& stream) const {
+  if (options_.chain == nullptr) return stream->Fail(NotStage0());
+  absl::StatusOr<prefill::Start> start = FromProto(request, options_.bounds, stream->context());
   if (start.ok() && start->ticket.has_value()) {
     start = InvalidField("ticket", "is of no use to a chain that decodes the request");
   }
-  if (!start.ok()) {
-    stream->Fail(Own(start.status()));
-    return stream.get();
-  }
-  NoteTaken(*request);
+  if (!start.ok()) return stream->Fail(Own(start.status()));
+  NoteTaken(request);
   const bool posted = options_.loop->Post([chain = options_.chain, start = *std::move(start),
                                            stream] { chain->Generate(start, stream); });
   if (!posted) {
-    stream->Fail(Own(absl::UnavailableError("the stage stops or is overloaded")));
-    return stream.get();
+    return stream->Fail(Own(absl::UnavailableError("the stage stops or is overloaded")));
   }
   // Not the stream itself, which would keep itself alive: it lives until gRPC is done with it.
   stream->SetCancelHandler([chain = options_.chain, loop = options_.loop,
@@ -99,12 +123,6 @@ grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* PrefillRpc::Generate(
       LOG(kInfo) << "a stream is cancelled while the service stops";
     }
   });
-  return stream.get();
-}
-
-grpc::ServerWriteReactor<v1::RelayResponse>* PrefillRpc::Relay(
-    grpc::CallbackServerContext* /*context*/, const v1::RelayRequest* request) {
-  return options_.relays->Open(*request);
 }
 
 grpc::ServerUnaryReactor* PrefillRpc::Abort(grpc::CallbackServerContext* context,

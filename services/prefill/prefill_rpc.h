@@ -30,7 +30,6 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
     StageLink* link = nullptr;             // On later stages.
     tracing::Tracer* tracer = nullptr;     // Null: no tracing.
     const worker::Peers* peers = nullptr;  // Hears of each prompt that is taken.
-    worker::TokenRelays* relays = nullptr;
   };
   explicit PrefillRpc(Options options) : options_(std::move(options)) {}
 
@@ -39,8 +38,6 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
                                   v1::StartResponse* response) override;
   grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::StartRequest* request) override;
-  grpc::ServerWriteReactor<v1::RelayResponse>* Relay(grpc::CallbackServerContext* context,
-                                                     const v1::RelayRequest* request) override;
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
                                   const v1::PrefillAbortRequest* request,
                                   v1::PrefillAbortResponse* response) override;
@@ -50,7 +47,13 @@ class PrefillRpc final : public v1::Prefill::CallbackService {
   grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* Link(
       grpc::CallbackServerContext* context) override;
 
+  // A Generate that comes by a relay.
+  void Begin(const v1::RelayedCall& call, worker::TokenRelay& relay) const;
+
  private:
+  worker::StreamTrace TraceOf(tracing::ActiveSpan span, const v1::StartRequest& request) const;
+  void Begin(const v1::StartRequest& request,
+             const std::shared_ptr<worker::TokenStream>& stream) const;
   absl::Status NotStage0() const;
   absl::Status Own(absl::Status status) const;
   void NoteTaken(const v1::StartRequest& request) const;

@@ -180,9 +180,10 @@ void PrefillService::MakeMember() {
   if (parts.make_front) {
     front_ = parts.make_front({chain_.get(), link_.get(), loop_, &relays_});
   } else {
-    rpc_ = std::make_unique<PrefillRpc>(PrefillRpc::Options{bounds, options.self.id, loop_,
-                                                            chain_.get(), link_.get(), parts.tracer,
-                                                            parts.peers, &relays_});
+    rpc_ = std::make_unique<PrefillRpc>(PrefillRpc::Options{
+        bounds, options.self.id, loop_, chain_.get(), link_.get(), parts.tracer, parts.peers});
+    relays_.SetBegin(
+        [rpc = rpc_.get()](const auto& call, auto& relay) { rpc->Begin(call, relay); });
   }
   parts.metrics->Set(Metric::kKvPagesCapacity, bounds.page_count);
 }
@@ -200,6 +201,7 @@ absl::Status PrefillService::Listen() {
   std::vector<grpc::Service*> services;
   if (front_ != nullptr) services = front_->services();
   if (rpc_ != nullptr) services.push_back(rpc_.get());
+  if (chain_ != nullptr) services.push_back(&relays_);
   if (parts_.beside != nullptr) services.push_back(parts_.beside);
   BATON_ASSIGN_OR_RETURN(server_, rpc::StartServer(server, services));
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
 #include "services/router/testing/router_service_fixture.h"
 
@@ -20,7 +21,7 @@ class RelayTest : public RouterServiceTest {
     Add(TestColocated("c0", 0, 1), behaviour);
     JoinAll();
   }
-  // Until a request names the relay, which the first one opens: its answer.
+  // Until a request goes by the relay, which the first one opens: its answer.
   Answer GenerateRelayed(FakeRecord& record, const v1::GenerateRequest& request) {
     const int before = record.Get().relayed_streams;
     Answer answer;
@@ -36,12 +37,10 @@ class RelayTest : public RouterServiceTest {
   }
 };
 
-// The stream has ended by then.
 TEST_F(RelayTest, BringsAWholeAnswerOfADecodeService) {
   JoinPair({}, {.tokens = hello_, .relay = Relay::kWhole});
   ExpectWhole(GenerateRelayed(Decode(), Request()));
   ExpectWhole(GenerateRelayed(Decode(), Request()));
-  EXPECT_EQ(Decode().Get().relays, 1);
 }
 
 TEST_F(RelayTest, BringsAWholeAnswerOfAColocatedChain) {
@@ -49,7 +48,7 @@ TEST_F(RelayTest, BringsAWholeAnswerOfAColocatedChain) {
   ExpectWhole(GenerateRelayed(workers_[0]->record(), Request()));
 }
 
-TEST_F(RelayTest, IsNotNamedWhereThePromptsTokensAreAskedFor) {
+TEST_F(RelayTest, IsNotTakenWhereThePromptsTokensAreAskedFor) {
   JoinChain({.tokens = hello_, .relay = Relay::kWhole});
   GenerateRelayed(workers_[0]->record(), Request());
   const int before = workers_[0]->record().Get().relayed_streams;
@@ -66,9 +65,37 @@ TEST_F(RelayTest, AWorkerThatHasNoneAnswersByTheStream) {
   EXPECT_EQ(Decode().Get().relayed_streams, 0);
 }
 
-TEST_F(RelayTest, AWorkerThatKnowsItNoMoreAnswersByTheStream) {
-  JoinPair({}, {.tokens = hello_, .relay = Relay::kUnknown});
-  ExpectWhole(GenerateRelayed(Decode(), Request()));
+TEST_F(RelayTest, AFailureSaysWhatTheWorkerSays) {
+  JoinPair({}, {.tokens = hello_,
+                .end = rpc::ToGrpc(WithLeg(absl::InternalError("no more"), "decode", "d0")),
+                .relay = Relay::kWhole});
+  const Answer answer = GenerateRelayed(Decode(), Request());
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr("no more"));
+  EXPECT_EQ(LegOf(rpc::FromGrpc(answer.status)), "decode");
+  EXPECT_EQ(InstanceOf(rpc::FromGrpc(answer.status)), "d0");
+}
+
+// With its trace and what else the call itself would have carried.
+TEST_F(RelayTest, BringsAChainTheWholeRequest) {
+  JoinChain({.tokens = hello_, .relay = Relay::kWhole});
+  GenerateRelayed(workers_[0]->record(), Request());
+  const auto seen = workers_[0]->record().Get().generations;
+  EXPECT_EQ(rpc::PromptIds(seen.back()).size(), rpc::PromptIds(seen.front()).size());
+  EXPECT_GT(seen.back().timeout_ms(), 0);
+  EXPECT_NE(seen.back().router_incarnation(), 0);
+}
+
+TEST_F(RelayTest, AClientThatGoesCancelsItsOwnRequestAlone) {
+  JoinPair({}, {.tokens = hello_, .hang_after_tokens = true, .relay = Relay::kWhole});
+  for (int streams = 1; Decode().Get().relayed_streams < 2; ++streams) {
+    grpc::ClientContext context;
+    const auto reader = inference_->Generate(&context, Request());
+    v1::GenerateResponse message;
+    ASSERT_TRUE(reader->Read(&message));
+    context.TryCancel();
+    Decode().Await([&](const auto& seen) { return seen.streams_cancelled >= streams; });
+  }
 }
 
 // What it has not brought is lost, so the text goes on elsewhere, or ends.

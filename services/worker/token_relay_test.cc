@@ -5,11 +5,15 @@
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "proto/baton/v1/decode.grpc.pb.h"
+#include "common/base/status.h"
+#include "common/base/sync.h"
+#include "common/rpc/grpc_status.h"
+#include "proto/baton/v1/relay.grpc.pb.h"
 
 namespace baton::worker {
 namespace {
@@ -20,29 +24,18 @@ v1::DecodeGenerateResponse Token(int32_t id) {
   return event;
 }
 
-class Service : public v1::Decode::CallbackService {
- public:
-  explicit Service(TokenRelays& relays) : relays_(relays) {}
-  grpc::ServerWriteReactor<v1::RelayResponse>* Relay(grpc::CallbackServerContext* /*context*/,
-                                                     const v1::RelayRequest* request) override {
-    return relays_.Open(*request);
-  }
-
- private:
-  TokenRelays& relays_;
-};
-
 class TokenRelayTest : public ::testing::Test {
  protected:
-  using Reader = std::unique_ptr<grpc::ClientReader<v1::RelayResponse>>;
+  using Reader = std::unique_ptr<grpc::ClientReaderWriter<v1::RelayRequest, v1::RelayResponse>>;
 
   TokenRelayTest() {
+    relays_.SetBegin([this](const auto& call, auto& relay) { Begin(call, relay); });
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&service_);
+    builder.RegisterService(&relays_);
     server_ = builder.BuildAndStart();
-    stub_ = v1::Decode::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
+    stub_ = v1::Relays::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
                                                     grpc::InsecureChannelCredentials()));
   }
   ~TokenRelayTest() override {
@@ -52,9 +45,11 @@ class TokenRelayTest : public ::testing::Test {
   }
 
   Reader Open(grpc::ClientContext& context, uint64_t relay_id) {
+    Reader reader = stub_->Relay(&context);
     v1::RelayRequest request;
     request.set_relay_id(relay_id);
-    return stub_->Relay(&context, request);
+    reader->Write(request);
+    return reader;
   }
   // The code that ends a call which is refused.
   grpc::StatusCode Refusal(uint64_t relay_id) {
@@ -73,10 +68,46 @@ class TokenRelayTest : public ::testing::Test {
     return reader;
   }
 
+  // Notes what `call` begins, and whether it is cancelled.
+  void Begin(const v1::RelayedCall& call, TokenRelay& relay) {
+    const auto stream = relay.Open(call.attempt_id(), {nullptr, {}, "", 0});
+    const uint64_t attempt_id = call.attempt_id();
+    MutexLock lock(&mutex_);
+    ++begun_;
+    if (stream == nullptr) return;
+    stream->SetCancelHandler([this, attempt_id] {
+      MutexLock in_handler(&mutex_);
+      cancelled_.push_back(attempt_id);
+    });
+    streams_[attempt_id] = stream;
+  }
+  void AwaitBegun(int calls) {
+    MutexLock lock(&mutex_);
+    mutex_.Await([this, calls]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return begun_ >= calls; });
+  }
+  std::vector<uint64_t> AwaitCancelled(size_t calls) {
+    MutexLock lock(&mutex_);
+    mutex_.Await([this, calls]()
+                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return cancelled_.size() >= calls; });
+    return cancelled_;
+  }
+  static v1::RelayRequest Generates(const std::vector<uint64_t>& attempts) {
+    v1::RelayRequest request;
+    for (const uint64_t attempt_id : attempts) {
+      v1::RelayedCall& call = *request.add_calls();
+      call.set_attempt_id(attempt_id);
+      call.mutable_generate()->set_attempt_id(attempt_id);
+    }
+    return request;
+  }
+
+  Mutex mutex_;
+  int begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<uint64_t> cancelled_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::shared_ptr<TokenStream>> streams_;  // Those of calls that are awaited.
   TokenRelays relays_;
-  Service service_{relays_};
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<v1::Decode::Stub> stub_;
+  std::unique_ptr<v1::Relays::Stub> stub_;
 };
 
 TEST_F(TokenRelayTest, AStepIsOneMessage) {
@@ -186,6 +217,86 @@ TEST_F(TokenRelayTest, AStopEndsItAfterWhatIsQueued) {
   EXPECT_FALSE(reader->Read(&message));
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_EQ(Refusal(8), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(TokenRelayTest, TakesCallsAndAnswersThem) {
+  grpc::ClientContext context;
+  const Reader reader = Opened(context, 7);
+  reader->Write(Generates({1, 2}));
+  AwaitBegun(2);
+  ASSERT_TRUE(streams_.at(1)->Push(Token(4)));
+  streams_.at(1)->Conclude(FinishReason::kStop);
+  relays_.Flush();
+  v1::RelayResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  ASSERT_EQ(message.events_size(), 2);
+  EXPECT_EQ(message.events(0).event().token().token_id(), 4);
+  EXPECT_EQ(message.events(1).event().finished().reason(), v1::FINISH_REASON_STOP);
+  // Without the loop's flush.
+  streams_.at(2)->Fail(WithLeg(absl::UnavailableError("busy"), "decode", "d0"));
+  ASSERT_TRUE(reader->Read(&message));
+  ASSERT_EQ(message.events_size(), 1);
+  EXPECT_EQ(message.events(0).attempt_id(), 2);
+  const absl::Status failure = rpc::FromMessage(message.events(0).failure());
+  EXPECT_EQ(failure.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(InstanceOf(failure), "d0");
+}
+
+TEST_F(TokenRelayTest, CancelsOneCallAlone) {
+  grpc::ClientContext context;
+  const Reader reader = Opened(context, 7);
+  v1::RelayRequest request = Generates({1, 2});
+  v1::RelayedCall& cancel = *request.add_calls();
+  cancel.set_attempt_id(1);
+  cancel.mutable_cancel();
+  reader->Write(request);
+  EXPECT_THAT(AwaitCancelled(1), ::testing::ElementsAre(1));
+  streams_.at(1)->Conclude(absl::CancelledError("as the shell does"));
+  ASSERT_TRUE(streams_.at(1)->Push(Token(4)));  // Nothing of it is told.
+  ASSERT_TRUE(streams_.at(2)->Push(Token(5)));
+  relays_.Flush();
+  v1::RelayResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  ASSERT_EQ(message.events_size(), 1);
+  EXPECT_EQ(message.events(0).attempt_id(), 2);
+}
+
+TEST_F(TokenRelayTest, ItsEndCancelsWhatItCarries) {
+  grpc::ClientContext context;
+  const Reader reader = Opened(context, 7);
+  reader->Write(Generates({1, 2, 3}));
+  AwaitBegun(3);
+  streams_.at(2)->Conclude(FinishReason::kStop);
+  context.TryCancel();
+  EXPECT_THAT(AwaitCancelled(2), ::testing::ElementsAre(1, 3));
+}
+
+TEST_F(TokenRelayTest, OnlyTheFirstOfAnAttemptIsCarried) {
+  grpc::ClientContext context;
+  const Reader reader = Opened(context, 7);
+  reader->Write(Generates({1, 1, 2}));
+  AwaitBegun(3);
+  streams_.at(1)->Conclude(FinishReason::kLength);
+  relays_.Flush();
+  v1::RelayResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  EXPECT_EQ(message.events_size(), 1);
+}
+
+TEST_F(TokenRelayTest, ACallThatTheReaderIsTooSlowForFailsAlone) {
+  grpc::ClientContext context;
+  const Reader reader = Opened(context, 7);
+  reader->Write(Generates({1, 2}));
+  AwaitBegun(2);
+  for (size_t i = 0; i < TokenRelay::kMaxQueuedEvents; ++i) {
+    ASSERT_TRUE(streams_.at(1)->Push(Token(1)));
+  }
+  EXPECT_FALSE(streams_.at(1)->Push(Token(1)));
+  streams_.at(1)->Break();
+  v1::RelayResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  EXPECT_EQ(message.events().rbegin()->failure().code(), grpc::StatusCode::CANCELLED);
+  EXPECT_NE(relays_.Find(7), nullptr);
 }
 
 }  // namespace

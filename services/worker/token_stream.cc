@@ -6,25 +6,6 @@
 
 namespace baton::worker {
 
-std::shared_ptr<TokenStream> TokenStream::Create(grpc::CallbackServerContext* context,
-                                                 StreamTrace trace, uint64_t attempt_id,
-                                                 std::shared_ptr<TokenRelay> relay) {
-  std::shared_ptr<TokenStream> stream(
-      new TokenStream(context, std::move(trace), attempt_id, std::move(relay)));
-  stream->self_ = stream;
-  return stream;
-}
-
-bool TokenStream::Push(v1::DecodeGenerateResponse response) {
-  MutexLock lock(&mutex_);
-  if (ending_ || cancelled_) return true;  // The stream is ending; no reader is left.
-  if (relay_ != nullptr) return relay_->Push(attempt_id_, std::move(response));
-  if (queue_.size() >= kMaxQueued) return false;
-  queue_.push_back(std::move(response));
-  Advance();
-  return true;
-}
-
 bool TokenStream::PushToken(const SampledToken& token, bool logprobs) {
   v1::DecodeGenerateResponse response;
   response.mutable_token()->set_token_id(token.token);
@@ -40,21 +21,56 @@ void TokenStream::Conclude(const absl::StatusOr<FinishReason>& outcome) {
   response.mutable_finished()->set_reason(
       *outcome == FinishReason::kStop ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH);
   if (!Push(std::move(response))) Break();
-  End(absl::OkStatus(), /*drop=*/false);
+  End(absl::OkStatus());
 }
 
-void TokenStream::Fail(const absl::Status& status) { End(status, /*drop=*/true); }
+void TokenStream::SetCancelHandler(std::function<void()> on_cancel) {
+  {
+    MutexLock lock(&cancel_mutex_);
+    if (!cancelled_) {
+      on_cancel_ = std::move(on_cancel);
+      return;
+    }
+  }
+  on_cancel();
+}
 
-void TokenStream::End(const absl::Status& status, bool drop) {
+void TokenStream::TellCancelled() {
+  std::function<void()> on_cancel;
+  {
+    MutexLock lock(&cancel_mutex_);
+    cancelled_ = true;
+    on_cancel = std::exchange(on_cancel_, nullptr);
+  }
+  if (on_cancel) on_cancel();
+}
+
+std::shared_ptr<GenerateCall> GenerateCall::Create(grpc::CallbackServerContext* context,
+                                                   StreamTrace trace) {
+  std::shared_ptr<GenerateCall> call(new GenerateCall(context, std::move(trace)));
+  call->self_ = call;
+  return call;
+}
+
+bool GenerateCall::Push(v1::DecodeGenerateResponse response) {
+  MutexLock lock(&mutex_);
+  if (ending_) return true;  // No reader is left.
+  if (queue_.size() >= kMaxQueued) return false;
+  queue_.push_back(std::move(response));
+  Advance();
+  return true;
+}
+
+void GenerateCall::End(const absl::Status& status) {
   MutexLock lock(&mutex_);
   if (std::exchange(ending_, true)) return;
   status_ = rpc::ToGrpc(status);
-  if (drop) queue_.resize(writing_ ? 1 : 0);
+  if (!status.ok()) queue_.resize(writing_ ? 1 : 0);
   Advance();
 }
 
 // gRPC's operations may be started under the lock: their callbacks come on threads of their own.
-void TokenStream::Advance() {
+void GenerateCall::Advance() {
   if (writing_ || ended_) return;
   if (!queue_.empty()) {
     writing_ = true;
@@ -65,7 +81,7 @@ void TokenStream::Advance() {
   }
 }
 
-void TokenStream::OnWriteDone(bool ok) {
+void GenerateCall::OnWriteDone(bool ok) {
   MutexLock lock(&mutex_);
   writing_ = false;
   queue_.pop_front();
@@ -73,25 +89,8 @@ void TokenStream::OnWriteDone(bool ok) {
   Advance();
 }
 
-void TokenStream::SetCancelHandler(std::function<void()> on_cancel) {
-  {
-    MutexLock lock(&mutex_);
-    if (!cancelled_) {
-      on_cancel_ = std::move(on_cancel);
-      return;
-    }
-  }
-  on_cancel();
-}
-
-void TokenStream::OnCancel() {
-  std::function<void()> on_cancel;
-  {
-    MutexLock lock(&mutex_);
-    cancelled_ = true;
-    on_cancel = std::exchange(on_cancel_, nullptr);
-  }
-  if (on_cancel) on_cancel();
+void GenerateCall::OnCancel() {
+  TellCancelled();
   Fail(absl::CancelledError("the stream was cancelled"));
 }
 

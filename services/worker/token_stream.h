@@ -1,5 +1,5 @@
-// A stream of tokens from a worker to a router, as Decode.Generate and Prefill.Generate answer
-// with. gRPC keeps it alive until it is done with it, the shell as long as it may still answer.
+// The tokens of one request on their way from a worker to a router. gRPC or a relay keeps it alive
+// until it is done with it, the shell as long as it may still answer.
 #ifndef SERVICES_WORKER_TOKEN_STREAM_H_
 #define SERVICES_WORKER_TOKEN_STREAM_H_
 
@@ -19,7 +19,6 @@
 #include "common/tracing/tracer.h"
 #include "common/types/sampled_token.h"
 #include "proto/baton/v1/decode.pb.h"
-#include "services/worker/token_relay.h"
 
 namespace baton::worker {
 
@@ -73,61 +72,75 @@ class StreamTrace {
   int tokens_ = 0;
 };
 
-// A queue and one write at a time.
-class TokenStream final : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> {
+class TokenStream {
  public:
-  // A reader with so long a queue is considered stuck.
-  static constexpr size_t kMaxQueued = 4096;
-
-  // With a relay, what is said of `attempt_id` goes there, and only the end comes from the stream.
-  static std::shared_ptr<TokenStream> Create(grpc::CallbackServerContext* context,
-                                             StreamTrace trace, uint64_t attempt_id,
-                                             std::shared_ptr<TokenRelay> relay);
+  virtual ~TokenStream() = default;
+  TokenStream(const TokenStream&) = delete;
+  TokenStream& operator=(const TokenStream&) = delete;
 
   // What the request's other spans are below.
   tracing::TraceContext context() const { return trace_.context(); }
 
-  // False if the queue is full, or the relay is: abort the request and Break the stream. Any
-  // thread.
-  [[nodiscard]] bool Push(v1::DecodeGenerateResponse response);
+  // False if the reader is too slow: abort the request and Break the stream. Any thread.
+  [[nodiscard]] virtual bool Push(v1::DecodeGenerateResponse response) = 0;
   // The same; its times go into the trace. The loop's thread.
   [[nodiscard]] bool PushToken(const SampledToken& token, bool logprobs);
-  // Ends the stream: with a Finished after what is queued, or with the status, when what is queued
-  // and not being written is dropped. The trace ends, too. The loop's thread.
+  // Ends the stream: with a Finished after what is queued, or with the status. The trace ends, too.
+  // The loop's thread.
   void Conclude(const absl::StatusOr<FinishReason>& outcome);
   // Ends it with the status, before the loop has it. Any thread.
-  void Fail(const absl::Status& status);
-  // Ends the stream even if the reader takes nothing more, so that no status can reach it.
-  void Break() { context_->TryCancel(); }
+  void Fail(const absl::Status& status) { End(status); }
+  // Ends the stream even if the reader takes nothing more.
+  virtual void Break() = 0;
 
+  // `on_cancel` is called once if the reader goes away, at once if it has.
   void SetCancelHandler(std::function<void()> on_cancel);
 
+ protected:
+  explicit TokenStream(StreamTrace trace) : trace_(std::move(trace)) {}
+  // The first one counts; nothing is sent after it.
+  virtual void End(const absl::Status& status) = 0;
+  // The reader has gone away.
+  void TellCancelled();
+
  private:
-  TokenStream(grpc::CallbackServerContext* context, StreamTrace trace, uint64_t attempt_id,
-              std::shared_ptr<TokenRelay> relay)
-      : context_(context),
-        trace_(std::move(trace)),
-        attempt_id_(attempt_id),
-        relay_(std::move(relay)) {}
+  StreamTrace trace_;
+  Mutex cancel_mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(cancel_mutex_) = false;
+  std::function<void()> on_cancel_ ABSL_GUARDED_BY(cancel_mutex_);
+};
+
+// The answer of a call Generate: a queue and one write at a time.
+class GenerateCall final : public TokenStream,
+                           public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> {
+ public:
+  // A reader with so long a queue is considered stuck.
+  static constexpr size_t kMaxQueued = 4096;
+
+  static std::shared_ptr<GenerateCall> Create(grpc::CallbackServerContext* context,
+                                              StreamTrace trace);
+
+  [[nodiscard]] bool Push(v1::DecodeGenerateResponse response) override;
+  void Break() override { context_->TryCancel(); }
+
+ private:
+  GenerateCall(grpc::CallbackServerContext* context, StreamTrace trace)
+      : TokenStream(std::move(trace)), context_(context) {}
+  // After a failure, what is queued and not being written is dropped.
+  void End(const absl::Status& status) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
-  void End(const absl::Status& status, bool drop);
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  std::shared_ptr<TokenStream> self_;  // Until OnDone.
+  std::shared_ptr<GenerateCall> self_;  // Until OnDone.
   grpc::CallbackServerContext* const context_;
-  StreamTrace trace_;
-  const uint64_t attempt_id_;
-  const std::shared_ptr<TokenRelay> relay_;  // May be null.
   Mutex mutex_;
   std::deque<v1::DecodeGenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);  // Front: being written.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
-  std::function<void()> on_cancel_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::worker

@@ -34,14 +34,22 @@ Heard HeardOf(v1::DecodeGenerateResponse& message) {
           std::make_unique<v1::StartResponse>(std::move(*message.mutable_prompt()))};
 }
 
+bool Tell(const LegStream::Listener& listener, Heard& heard) {
+  if (heard.prompt != nullptr && listener.on_prompt != nullptr) {
+    listener.on_prompt(std::move(*heard.prompt));
+    return false;
+  }
+  listener.on_message(heard.message);
+  return std::holds_alternative<StreamFinished>(heard.message);
+}
+
 std::shared_ptr<LegStream> LegStream::Start(std::shared_ptr<WorkerStubs> worker,
                                             rpc::CallTracker& tracker, Request request,
-                                            bool relayed,
                                             std::chrono::system_clock::time_point deadline,
-                                            const tracing::TraceContext& trace,
-                                            Callbacks callbacks) {
-  auto stream = std::make_shared<LegStream>(std::move(worker), tracker, std::move(request), relayed,
-                                            std::move(callbacks));
+                                            const tracing::TraceContext& trace, Post post,
+                                            Listener listener) {
+  auto stream = std::make_shared<LegStream>(std::move(worker), tracker, std::move(request),
+                                            std::move(post), std::move(listener));
   stream->self_ = stream;
   grpc::ClientContext& context = *stream->context_;
   context.set_deadline(deadline);
@@ -61,19 +69,19 @@ std::shared_ptr<LegStream> LegStream::Start(std::shared_ptr<WorkerStubs> worker,
 }
 
 LegStream::LegStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker,
-                     Request request, bool relayed, Callbacks callbacks)
+                     Request request, Post post, Listener listener)
     : context_(tracker),
       worker_(std::move(worker)),
       request_(std::move(request)),
-      relayed_(relayed),
-      callbacks_(std::move(callbacks)) {}
+      post_(std::move(post)),
+      listener_(std::move(listener)) {}
 
 // ---- On gRPC's threads ----
 
 void LegStream::OnReadDone(bool ok) {
   if (!ok) return RemoveHold();
   const auto added = unheard_.Add(HeardOf(message_));
-  if (added.first && !callbacks_.post([stream = self_] { stream->HearUnheard(); })) {
+  if (added.first && !post_([stream = self_] { stream->HearUnheard(); })) {
     context_->TryCancel();
     unheard_.Clear();
   }
@@ -81,8 +89,8 @@ void LegStream::OnReadDone(bool ok) {
 }
 
 void LegStream::OnDone(const grpc::Status& status) {
-  const bool posted = callbacks_.post(
-      [stream = self_, status = rpc::FromGrpc(status)] { stream->HearCallEnd(status); });
+  const bool posted =
+      post_([stream = self_, status = rpc::FromGrpc(status)] { stream->listener_.on_end(status); });
   if (!posted) {
     LOG(kDebug) << "a stream ended after the router's loop";
   }
@@ -93,41 +101,9 @@ void LegStream::OnDone(const grpc::Status& status) {
 
 void LegStream::HearUnheard() {
   const bool paused = unheard_.Take(hearing_);
-  for (Heard& heard : hearing_) Hear(heard);
+  for (Heard& heard : hearing_) Tell(listener_, heard);
   hearing_.clear();
   if (paused) StartRead(&message_);
-}
-
-void LegStream::Hear(Heard& heard) {
-  if (ended_) return;
-  if (heard.prompt != nullptr && callbacks_.on_prompt != nullptr) {
-    return callbacks_.on_prompt(std::move(*heard.prompt));
-  }
-  finished_ = finished_ || std::holds_alternative<StreamFinished>(heard.message);
-  callbacks_.on_message(heard.message);
-  if (finished_ && call_ended_) End(absl::OkStatus());
-}
-
-// A failure does not wait for tokens that are on their way: the request goes on elsewhere from
-// those that came.
-void LegStream::HearCallEnd(const absl::Status& status) {
-  call_ended_ = relayed_ && status.ok() && !finished_;
-  if (!call_ended_) End(status);
-}
-
-void LegStream::RelayBroke(const absl::Status& status) {
-  if (finished_) return;
-  context_->TryCancel();
-  End(status);
-}
-
-void LegStream::Cancel() {
-  context_->TryCancel();
-  if (call_ended_) End(absl::CancelledError("cancelled"));
-}
-
-void LegStream::End(const absl::Status& status) {
-  if (!std::exchange(ended_, true)) callbacks_.on_end(status);
 }
 
 }  // namespace baton::router

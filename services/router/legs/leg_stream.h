@@ -1,5 +1,5 @@
 // One call whose answer is a stream of tokens: Generate, at a decode service or at stage 0 of a
-// colocated chain. What the worker says comes in the call's own messages, or by a relay (relay.h).
+// colocated chain. To workers with a relay (relay.h) they go by that instead.
 #ifndef SERVICES_ROUTER_LEGS_LEG_STREAM_H_
 #define SERVICES_ROUTER_LEGS_LEG_STREAM_H_
 
@@ -35,10 +35,8 @@ class LegStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
   // To a decode service, or to a colocated chain.
   using Request = std::variant<v1::DecodeGenerateRequest, v1::StartRequest>;
 
-  // All but `post` are called on the loop.
-  struct Callbacks {
-    // Runs a task on the loop, in order; false: it has stopped. Called on gRPC's threads.
-    std::function<bool(std::function<void()> task)> post;
+  // Who hears what comes of it, on the loop.
+  struct Listener {
     // Each message in order.
     std::function<void(const StreamMessage& message)> on_message;
     // What a colocated chain tells of the prompt. Null: a stream that does is malformed.
@@ -46,44 +44,38 @@ class LegStream : public grpc::ClientReadReactor<v1::DecodeGenerateResponse> {
     // The end, once, after all messages.
     std::function<void(const absl::Status& status)> on_end;
   };
+  // Runs a task on the loop, in order; false: it has stopped. Called on gRPC's threads.
+  using Post = std::function<bool(std::function<void()> task)>;
 
-  // Starts the call; it keeps itself alive until its end. `relayed`: the request names a relay. The
-  // worker may not have it any more, and answer by the stream.
+  // Starts the call; it keeps itself alive until its end.
   static std::shared_ptr<LegStream> Start(std::shared_ptr<WorkerStubs> worker,
-                                          rpc::CallTracker& tracker, Request request, bool relayed,
+                                          rpc::CallTracker& tracker, Request request,
                                           std::chrono::system_clock::time_point deadline,
-                                          const tracing::TraceContext& trace, Callbacks callbacks);
+                                          const tracing::TraceContext& trace, Post post,
+                                          Listener listener);
   LegStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker, Request request,
-            bool relayed, Callbacks callbacks);
+            Post post, Listener listener);
 
-  // ---- On the loop ----
-
-  void Hear(Heard& heard);
-  // What the relay has not brought yet is lost.
-  void RelayBroke(const absl::Status& status);
-  void Cancel();
+  void Cancel() { context_->TryCancel(); }
 
  private:
-  void HearUnheard();                            // On the loop,
-  void HearCallEnd(const absl::Status& status);  // and these.
-  void End(const absl::Status& status);
+  void HearUnheard();  // On the loop.
   void OnReadDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
 
   rpc::TrackedContext context_;
   const std::shared_ptr<WorkerStubs> worker_;
   const Request request_;
-  const bool relayed_;
-  const Callbacks callbacks_;
+  const Post post_;
+  const Listener listener_;
   v1::DecodeGenerateResponse message_;  // The reader's.
   ReadAhead<Heard> unheard_;
   std::shared_ptr<LegStream> self_;
-  // The loop's:
-  std::vector<Heard> hearing_;  // Taken from `unheard_`.
-  bool finished_ = false;       // The worker has said so.
-  bool call_ended_ = false;     // Well, and the relay's Finished is on its way.
-  bool ended_ = false;
+  std::vector<Heard> hearing_;  // The loop's: taken from `unheard_`.
 };
+
+// Tells of a message; true: it says that the stream's text has finished.
+bool Tell(const LegStream::Listener& listener, Heard& heard);
 
 }  // namespace baton::router
 

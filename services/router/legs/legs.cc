@@ -236,9 +236,8 @@ std::function<bool(std::function<void()> task)> Legs::ToLoop() {
 std::shared_ptr<Relay> Legs::RelayOf(const BeginCall& begin) {
   std::shared_ptr<Relay>& relay = relays_[begin.worker];
   if (relay == nullptr || relay->RetryDue(NowUs())) {
-    const Role role = begin.call == LegCall::kStream ? Role::kDecode : Role::kPrefill;
-    relay = Relay::Start(channels_.Get(begin.worker, begin.address), role, relay_tracker_,
-                         EntropySeed(), ToLoop());
+    relay = Relay::Start(channels_.Get(begin.worker, begin.address), relay_tracker_, EntropySeed(),
+                         ToLoop());
   }
   return relay->open() ? relay : nullptr;
 }
@@ -248,15 +247,10 @@ void Legs::Stream(const BeginCall& begin, LegStream::Request request,
                   const tracing::TraceContext& trace,
                   std::optional<std::vector<int32_t>> expected) {
   const uint64_t attempt_id = begin.attempt_id;
-  std::shared_ptr<Relay> relay = RelayOf(begin);
   // Large messages would keep others waiting.
-  if (expected.has_value() && !expected->empty()) relay = nullptr;
-  if (relay != nullptr) {
-    std::visit([&relay](auto& message) { message.set_relay_id(relay->id()); }, request);
-  }
-  LegStream::Callbacks callbacks;
-  callbacks.post = ToLoop();
-  callbacks.on_message = [this, attempt_id](const StreamMessage& message) {
+  const bool tells_tokens = expected.has_value() && !expected->empty();
+  LegStream::Listener listener;
+  listener.on_message = [this, attempt_id](const StreamMessage& message) {
     const absl::Status injected = Failpoint("router.token");
     Change([&](auto& actions) {
       if (injected.ok()) {
@@ -267,25 +261,27 @@ void Legs::Stream(const BeginCall& begin, LegStream::Request request,
     });
   };
   if (expected.has_value()) {
-    callbacks.on_prompt = [this, attempt_id,
-                           expected = *std::move(expected)](v1::StartResponse prompt) {
+    listener.on_prompt = [this, attempt_id,
+                          expected = *std::move(expected)](v1::StartResponse prompt) {
       callbacks_.on_report(attempt_id, std::move(*prompt.mutable_report()));
       Change([&](auto& actions) {
         core_.PromptTold(attempt_id, TokensOf(prompt), expected, actions);
       });
     };
   }
-  callbacks.on_end = [this, attempt_id, call = begin.call,
-                      weak = std::weak_ptr<Relay>(relay)](const absl::Status& status) {
+  listener.on_end = [this, attempt_id, call = begin.call](const absl::Status& status) {
     cancels_.erase({attempt_id, call});
-    if (const std::shared_ptr<Relay> relayed = weak.lock()) relayed->Remove(attempt_id);
     Change([&](auto& actions) { core_.StreamEnded(attempt_id, status, actions); });
   };
-  const auto stream = LegStream::Start(channels_.Get(begin.worker, begin.address), tracker_,
-                                       std::move(request), relay != nullptr,
-                                       CallDeadline(begin.give_up_us), trace, std::move(callbacks));
+  const std::shared_ptr<Relay> relay = tells_tokens ? nullptr : RelayOf(begin);
+  if (relay != nullptr) {
+    cancels_[{attempt_id, begin.call}] = [relay, attempt_id] { relay->Cancel(attempt_id); };
+    return relay->Begin(attempt_id, std::move(request), trace, std::move(listener));
+  }
+  const auto stream =
+      LegStream::Start(channels_.Get(begin.worker, begin.address), tracker_, std::move(request),
+                       CallDeadline(begin.give_up_us), trace, ToLoop(), std::move(listener));
   cancels_[{attempt_id, begin.call}] = [stream] { stream->Cancel(); };
-  if (relay != nullptr) relay->Add(attempt_id, stream);
 }
 
 v1::StartRequest Legs::StartRequestOf(const BeginCall& begin, const LegRequest& request) const {

@@ -23,6 +23,7 @@ WorkerStubs::WorkerStubs(InstanceRef ref, const std::string& worker_address,
        .peers = {{rpc::PeerRole::kPrefill, instance.id}, {rpc::PeerRole::kDecode, instance.id}}});
   decode = v1::Decode::NewStub(channel);
   prefill = v1::Prefill::NewStub(channel);
+  relays = v1::Relays::NewStub(channel);
 }
 
 std::shared_ptr<WorkerStubs> WorkerChannels::Get(const InstanceRef& instance,

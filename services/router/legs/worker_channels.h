@@ -13,6 +13,7 @@
 #include "common/types/instance.h"
 #include "proto/baton/v1/decode.grpc.pb.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
+#include "proto/baton/v1/relay.grpc.pb.h"
 
 namespace baton::router {
 
@@ -26,6 +27,7 @@ struct WorkerStubs {
   const std::string address;
   std::unique_ptr<v1::Decode::Stub> decode;
   std::unique_ptr<v1::Prefill::Stub> prefill;
+  std::unique_ptr<v1::Relays::Stub> relays;
 };
 
 // One thread.

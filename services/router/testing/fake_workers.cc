@@ -12,6 +12,7 @@
 
 #include "common/base/check.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/grpc_status.h"
 #include "services/router/worker_convert.h"
 #include "services/worker/token_relay.h"
 
@@ -76,81 +77,6 @@ class TokenWriter : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> 
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Says by a relay what TokenWriter says by its stream.
-void PushAll(const FakeBehaviour& behaviour, uint64_t attempt_id,
-             std::optional<v1::StartResponse> prompt, worker::TokenRelay& relay) {
-  const auto push = [&](uint64_t attempt, const v1::DecodeGenerateResponse& event) {
-    BATON_CHECK(relay.Push(attempt, event)) << "the relay is full";
-  };
-  v1::DecodeGenerateResponse event;
-  if (prompt.has_value()) {
-    *event.mutable_prompt() = *std::move(prompt);
-    push(attempt_id, event);
-  }
-  if (behaviour.relay == FakeBehaviour::Relay::kMalformed) {
-    event.mutable_finished();
-    push(attempt_id + 1, event);
-    push(attempt_id, {});
-  }
-  for (const int32_t token : behaviour.tokens) {
-    event.mutable_token()->set_token_id(token);
-    push(attempt_id, event);
-  }
-  if (behaviour.relay == FakeBehaviour::Relay::kWhole) {
-    event.mutable_finished()->set_reason(behaviour.reason);
-    push(attempt_id, event);
-  }
-}
-
-// The call Relay of a fake worker, and its streams, whose requests may name one.
-class FakeRelay {
- public:
-  FakeRelay(const FakeBehaviour& behaviour, FakeRecord& record)
-      : behaviour_(behaviour), record_(record) {}
-
-  grpc::ServerWriteReactor<v1::RelayResponse>* Open(const v1::RelayRequest& request) {
-    record_.Note([](FakeRecord::Seen& seen) { ++seen.relays; });
-    return relays_.Open(request);
-  }
-  grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Answer(
-      uint64_t relay_id, uint64_t attempt_id,
-      const std::optional<v1::StartResponse>& prompt = std::nullopt) {
-    const std::shared_ptr<worker::TokenRelay> relay = relays_.Find(relay_id);
-    record_.Note([&](FakeRecord::Seen& seen) {
-      ++seen.streams;
-      if (relay_id != 0) ++seen.relayed_streams;
-    });
-    if (relay == nullptr || behaviour_.relay == FakeBehaviour::Relay::kUnknown) {
-      return new TokenWriter(behaviour_, record_, prompt);
-    }
-    PushAll(behaviour_, attempt_id, prompt, *relay);
-    if (behaviour_.relay == FakeBehaviour::Relay::kBreaks) {
-      relays_.Close();
-      return new TokenWriter(hangs_, record_);
-    }
-    return new Ended(*this);
-  }
-
- private:
-  // Ends well at once. What was pushed is sent after that.
-  class Ended : public grpc::ServerWriteReactor<v1::DecodeGenerateResponse> {
-   public:
-    explicit Ended(FakeRelay& owner) : owner_(owner) { Finish(grpc::Status::OK); }
-
-   private:
-    void OnDone() override {
-      owner_.relays_.Flush();
-      delete this;
-    }
-    FakeRelay& owner_;
-  };
-
-  const FakeBehaviour& behaviour_;
-  const FakeBehaviour hangs_{.hang_after_tokens = true};
-  FakeRecord& record_;
-  worker::TokenRelays relays_;
-};
-
 // Never answers; ends when it is cancelled.
 class HangingCall : public grpc::ServerUnaryReactor {
  public:
@@ -172,7 +98,78 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grp
   return reactor;
 }
 
+// What a colocated chain tells of a prompt.
+v1::StartResponse PromptOf(const v1::StartRequest& request, const FakeBehaviour& behaviour) {
+  v1::StartResponse prompt;
+  const auto& ids = rpc::PromptIds(request);
+  prompt.mutable_report()->add_chunks()->set_token_count(ids.size());
+  for (int i = 1; request.sampling().prompt_logprobs() && i < ids.size(); ++i) {
+    prompt.add_prompt_tokens()->set_token_id(ids[i] + behaviour.wrong_prompt_ids);
+  }
+  return prompt;
+}
+
 }  // namespace
+
+// Says by a relay what TokenWriter says by its stream.
+class FakeRelays {
+ public:
+  FakeRelays(FakeBehaviour behaviour, FakeRecord& record)
+      : behaviour_(std::move(behaviour)), record_(record) {
+    relays_.SetBegin([this](const auto& call, auto& relay) { Begin(call, relay); });
+  }
+
+  // Null: the worker has none.
+  grpc::Service* service() {
+    return behaviour_.relay == FakeBehaviour::Relay::kNone ? nullptr : &relays_;
+  }
+
+ private:
+  void Begin(const v1::RelayedCall& call, worker::TokenRelay& relay) {
+    const auto stream = relay.Open(call.attempt_id(), {nullptr, {}, "", 0});
+    BATON_CHECK(stream != nullptr) << "an attempt comes twice";
+    stream->SetCancelHandler(
+        [this] { record_.Note([](FakeRecord::Seen& seen) { ++seen.streams_cancelled; }); });
+    record_.Note([&](FakeRecord::Seen& seen) {
+      ++seen.streams;
+      ++seen.relayed_streams;
+      if (call.has_start()) seen.generations.push_back(call.start());
+    });
+    PushAll(call, relay, *stream);
+    relays_.Flush();
+    if (behaviour_.relay == FakeBehaviour::Relay::kBreaks) relays_.Close();
+  }
+  void PushAll(const v1::RelayedCall& call, worker::TokenRelay& relay,
+               worker::TokenStream& stream) const {
+    const auto push = [&stream](const v1::DecodeGenerateResponse& event) {
+      BATON_CHECK(stream.Push(event)) << "the relay is full";
+    };
+    v1::DecodeGenerateResponse event;
+    if (call.has_start()) {
+      if (!behaviour_.start.ok()) return stream.Conclude(rpc::FromGrpc(behaviour_.start));
+      if (behaviour_.start_hangs) return;
+      *event.mutable_prompt() = PromptOf(call.start(), behaviour_);
+      push(event);
+    }
+    if (behaviour_.relay == FakeBehaviour::Relay::kMalformed) {
+      event.mutable_finished();
+      BATON_CHECK(relay.Push(call.attempt_id() + 1, event)) << "the relay is full";
+      push({});
+    }
+    for (const int32_t token : behaviour_.tokens) {
+      event.mutable_token()->set_token_id(token);
+      push(event);
+    }
+    if (behaviour_.hang_after_tokens || behaviour_.relay != FakeBehaviour::Relay::kWhole) return;
+    if (!behaviour_.end.ok()) return stream.Conclude(rpc::FromGrpc(behaviour_.end));
+    stream.Conclude(behaviour_.reason == v1::FINISH_REASON_STOP ? FinishReason::kStop
+                                                                : FinishReason::kLength);
+  }
+
+  const FakeBehaviour behaviour_;
+  FakeRecord& record_;
+  worker::TokenRelays relays_;
+};
 
 class FakeWorker::Decode : public v1::Decode::CallbackService {
  public:
@@ -188,15 +185,9 @@ class FakeWorker::Decode : public v1::Decode::CallbackService {
     return Answer(context, behaviour_.reserve);
   }
   grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
-      grpc::CallbackServerContext*, const v1::DecodeGenerateRequest* request) override {
-    return relay_.Answer(request->relay_id(), request->attempt_id());
-  }
-  grpc::ServerWriteReactor<v1::RelayResponse>* Relay(grpc::CallbackServerContext* /*context*/,
-                                                     const v1::RelayRequest* request) override {
-    if (behaviour_.relay == FakeBehaviour::Relay::kNone) {
-      return nullptr;  // UNIMPLEMENTED.
-    }
-    return relay_.Open(*request);
+      grpc::CallbackServerContext*, const v1::DecodeGenerateRequest*) override {
+    record_.Note([](FakeRecord::Seen& seen) { ++seen.streams; });
+    return new TokenWriter(behaviour_, record_);
   }
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
                                   const v1::DecodeAbortRequest* request,
@@ -210,7 +201,6 @@ class FakeWorker::Decode : public v1::Decode::CallbackService {
   const InstanceRef self_;
   const FakeBehaviour behaviour_;
   FakeRecord& record_;
-  FakeRelay relay_{behaviour_, record_};
   std::atomic<uint64_t> generation_{0};
 };
 
@@ -230,21 +220,11 @@ class FakeWorker::Prefill : public v1::Prefill::CallbackService {
   }
   grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
       grpc::CallbackServerContext*, const v1::StartRequest* request) override {
-    v1::StartResponse prompt;
-    const auto& ids = rpc::PromptIds(*request);
-    prompt.mutable_report()->add_chunks()->set_token_count(ids.size());
-    for (int i = 1; request->sampling().prompt_logprobs() && i < ids.size(); ++i) {
-      prompt.add_prompt_tokens()->set_token_id(ids[i] + behaviour_.wrong_prompt_ids);
-    }
-    record_.Note([&](FakeRecord::Seen& seen) { seen.generations.push_back(*request); });
-    return relay_.Answer(request->relay_id(), request->attempt_id(), prompt);
-  }
-  grpc::ServerWriteReactor<v1::RelayResponse>* Relay(grpc::CallbackServerContext* /*context*/,
-                                                     const v1::RelayRequest* request) override {
-    if (behaviour_.relay == FakeBehaviour::Relay::kNone) {
-      return nullptr;  // UNIMPLEMENTED.
-    }
-    return relay_.Open(*request);
+    record_.Note([&](FakeRecord::Seen& seen) {
+      ++seen.streams;
+      seen.generations.push_back(*request);
+    });
+    return new TokenWriter(behaviour_, record_, PromptOf(*request, behaviour_));
   }
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
                                   const v1::PrefillAbortRequest* request,
@@ -257,18 +237,19 @@ class FakeWorker::Prefill : public v1::Prefill::CallbackService {
  private:
   const FakeBehaviour behaviour_;
   FakeRecord& record_;
-  FakeRelay relay_{behaviour_, record_};
 };
 
 FakeWorker::FakeWorker(WorkerInfo info, const FakeBehaviour& behaviour)
     : info_(std::move(info)),
       decode_(std::make_unique<Decode>(info_.instance, behaviour, record_)),
-      prefill_(std::make_unique<Prefill>(behaviour, record_)) {
+      prefill_(std::make_unique<Prefill>(behaviour, record_)),
+      relays_(std::make_unique<FakeRelays>(behaviour, record_)) {
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(decode_.get());
   builder.RegisterService(prefill_.get());
+  if (relays_->service() != nullptr) builder.RegisterService(relays_->service());
   server_ = builder.BuildAndStart();
   BATON_CHECK(server_ != nullptr) << "no free port for a fake worker";
   info_.grpc_address = "127.0.0.1:" + std::to_string(port);

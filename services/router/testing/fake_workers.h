@@ -31,12 +31,11 @@ struct FakeBehaviour {
   bool start_hangs = false;      // Also Prefill.Generate, before it tells of the prompt.
   grpc::Status start;            // Prefill.Start, or Prefill.Generate in place of all else.
   int32_t wrong_prompt_ids = 0;  // Prefill.Generate: how far they are from the prompt's.
-  // The call Relay, and what a stream then sends there.
+  // The call Relay, and how it answers a request.
   enum class Relay : uint8_t {
     kNone,
-    kWhole,      // All, after the stream's end.
+    kWhole,      // As above says.
     kBreaks,     // All but Finished; then the relay ends.
-    kUnknown,    // Nothing: the worker does not know it any more.
     kMalformed,  // An event that is none, after events of attempts that there are not.
   };
   Relay relay = Relay::kNone;
@@ -54,8 +53,7 @@ class FakeRecord {
     std::vector<uint64_t> decode_aborts;
     std::vector<uint64_t> prefill_aborts;
     int streams = 0;
-    int relays = 0;
-    int relayed_streams = 0;  // Whose requests named one.
+    int relayed_streams = 0;
     int streams_cancelled = 0;
     int starts_cancelled = 0;
   };
@@ -78,6 +76,8 @@ class FakeRecord {
   mutable Mutex mutex_;
   Seen seen_ ABSL_GUARDED_BY(mutex_);
 };
+
+class FakeRelays;
 
 // One worker process in this process: serves both services, registers as `info` says.
 class FakeWorker {
@@ -103,6 +103,7 @@ class FakeWorker {
   FakeRecord record_;
   std::unique_ptr<Decode> decode_;
   std::unique_ptr<Prefill> prefill_;
+  std::unique_ptr<FakeRelays> relays_;
   std::unique_ptr<grpc::Server> server_;
   uint64_t router_incarnation_ = 0;
   uint64_t view_version_ = 0;
