@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <thread>
+#include <vector>
 
 #include "common/base/sync.h"
 
@@ -61,6 +64,77 @@ TEST(EventLoopTest, WakesAtTheTimeThatTheHandlerAsksFor) {
     return kNeverUs;
   });
   loop.Start();
+  woken.WaitForNotification();
+}
+
+TEST(EventLoopTest, TheCallerRunsATaskInPlaceOfAnIdleLoop) {
+  EventLoop loop("test");
+  Notification idle;
+  loop.SetWakeHandler([&, wakes = 0](int64_t) mutable {
+    if (++wakes == 2) idle.Notify();  // The first one comes before the loop is ready.
+    return kNeverUs;
+  });
+  loop.Start();
+  ASSERT_TRUE(loop.Post([] {}));
+  idle.WaitForNotification();
+  // The loop's thread may be on its way to sleep.
+  bool here = false;
+  while (!here) {
+    Notification ran;
+    ASSERT_TRUE(loop.RunOrPost([&, caller = std::this_thread::get_id()] {
+      here = std::this_thread::get_id() == caller;
+      ran.Notify();
+    }));
+    ran.WaitForNotification();
+  }
+  loop.Stop();
+  EXPECT_FALSE(loop.RunOrPost([] {}));
+}
+
+// The state that tasks share has no lock: ThreadSanitizer would see two at once.
+TEST(EventLoopTest, TasksRunOneAtATimeWhoeverRunsThem) {
+  constexpr int kThreads = 4;
+  constexpr int kTasks = 2000;
+  EventLoop loop("test");
+  loop.Start();
+  int sum = 0;
+  std::vector<std::vector<int>> order(kThreads);
+  std::vector<std::thread> threads;
+  threads.reserve(kThreads);
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < kTasks; ++i) {
+        const auto task = [&, thread, i] {
+          ++sum;
+          order[thread].push_back(i);
+        };
+        EXPECT_TRUE(i % 2 == thread % 2 ? loop.RunOrPostCompletion(task)
+                                        : loop.PostCompletion(task));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  loop.Stop();
+  EXPECT_EQ(sum, kThreads * kTasks);
+  for (const std::vector<int>& of_thread : order) {
+    EXPECT_TRUE(std::is_sorted(of_thread.begin(), of_thread.end()));
+  }
+}
+
+// A task that the caller runs may want to be woken sooner than the loop's thread knows.
+TEST(EventLoopTest, WakesAtATimeThatATaskOfTheCallerAsksFor) {
+  EventLoop loop("test");
+  int64_t due_us = kNeverUs;  // The loop's.
+  Notification woken;
+  loop.SetWakeHandler([&](int64_t now_us) {
+    if (now_us >= due_us) {
+      due_us = kNeverUs;
+      woken.Notify();
+    }
+    return due_us;
+  });
+  loop.Start();
+  ASSERT_TRUE(loop.RunOrPost([&] { due_us = NowUs() + 2000; }));
   woken.WaitForNotification();
 }
 

@@ -123,7 +123,7 @@ struct PromptProgress {
 
 // Receives one request's answer: any number of OnPromptTokens, any number of OnTokens, then exactly
 // one of OnFinished and OnError; nothing after it, and nothing more once Cancel has taken effect.
-// Called on the router's loop thread, one call at a time and possibly before Submit returns. An
+// Called on the router's loop, one call at a time and possibly before Submit returns. An
 // implementation must not block: it copies into its own queue (bounded, since a request has at most
 // max_tokens pieces) and returns. The gateway lets go of the sink after the terminal call or the
 // cancellation.

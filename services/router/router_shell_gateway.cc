@@ -81,7 +81,7 @@ absl::StatusOr<Submitted> RouterShell::Admit(GenerateCall call, std::shared_ptr<
                                static_cast<int>(request->prompt_ids.size())};
   auto session = std::make_shared<std::unique_ptr<Session>>(std::make_unique<Session>(
       *std::move(request), *std::move(assembler), *tokenizer_, *metrics_));
-  if (!loop_.Post([this, session] { Begin(std::move(*session)); })) {
+  if (!loop_.RunOrPost([this, session] { Begin(std::move(*session)); })) {
     trace = std::move((*session)->trace());
     ReturnSlot();
     return WithLeg(absl::ResourceExhaustedError("the router is overloaded; try again later"),

@@ -81,11 +81,11 @@ LegStream::LegStream(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& trac
 void LegStream::OnReadDone(bool ok) {
   if (!ok) return RemoveHold();
   const auto added = unheard_.Add(HeardOf(message_));
+  if (!added.paused) StartRead(&message_);  // First: the task may run here.
   if (added.first && !post_([stream = self_] { stream->HearUnheard(); })) {
     context_->TryCancel();
     unheard_.Clear();
   }
-  if (!added.paused) StartRead(&message_);
 }
 
 void LegStream::OnDone(const grpc::Status& status) {

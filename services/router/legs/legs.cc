@@ -230,7 +230,7 @@ void Legs::StartGeneration(const router::StartGeneration& action, const LegReque
 }
 
 std::function<bool(std::function<void()> task)> Legs::ToLoop() {
-  return [this](std::function<void()> task) { return loop_.PostCompletion(std::move(task)); };
+  return [this](std::function<void()> task) { return loop_.RunOrPostCompletion(std::move(task)); };
 }
 
 std::shared_ptr<Relay> Legs::RelayOf(const BeginCall& begin) {

@@ -58,11 +58,11 @@ void Relay::OnReadDone(bool ok) {
   events.reserve(static_cast<size_t>(message_.events_size()));
   for (v1::RelayedEvent& event : *message_.mutable_events()) events.push_back(EventOf(event));
   const auto added = unheard_.Add(std::move(events));
+  if (!added.paused) StartRead(&message_);  // First: the task may run here.
   if (added.first && !post_([relay = self_] { relay->HearUnheard(); })) {
     context_->TryCancel();
     unheard_.Clear();
   }
-  if (!added.paused) StartRead(&message_);
 }
 
 // After a write that fails, the read fails as well.
