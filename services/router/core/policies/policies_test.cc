@@ -75,9 +75,9 @@ TEST(CostTest, ABusyHolderIsPassedOver) {
   candidates[0].prompt_us = 100;
   candidates[1].prompt_us = 1000;
   EXPECT_EQ(PickByCost(candidates, {}), 0);
-  candidates[0].queue_us = 3500;
+  candidates[0].queue_us = 2600;
   EXPECT_EQ(PickByCost(candidates, {}), 0) << "what is computed again keeps others waiting";
-  candidates[0].queue_us = 3601;
+  candidates[0].queue_us = 2701;
   EXPECT_EQ(PickByCost(candidates, {}), 1);
 }
 
