@@ -46,6 +46,17 @@ class RelayedStream final : public TokenStream {
 
 TokenRelay::TokenRelay(TokenRelays* owner) : owner_(owner) {}
 
+void TokenRelay::Begin(const absl::Status& status) {
+  if (!status.ok()) return End(status, /*drop=*/true);
+  {
+    MutexLock lock(&mutex_);
+    queue_.emplace_front();  // The first message, which is empty.
+    due_ = true;
+    Advance();
+  }
+  StartRead(&request_);
+}
+
 std::shared_ptr<TokenStream> TokenRelay::Open(uint64_t attempt_id, StreamTrace trace) {
   auto stream = std::make_shared<RelayedStream>(shared_from_this(), attempt_id, std::move(trace));
   MutexLock lock(&mutex_);
@@ -113,16 +124,6 @@ void TokenRelay::Advance() {
 
 void TokenRelay::OnReadDone(bool ok) {
   if (!ok) return;  // The router asks for nothing more. If it is gone, OnCancel comes.
-  if (relay_id_ == 0) {
-    relay_id_ = request_.relay_id();
-    if (absl::Status status = owner_->Add(self_, relay_id_); !status.ok()) {
-      return End(status, /*drop=*/true);
-    }
-    MutexLock lock(&mutex_);
-    queue_.emplace_front();  // The first message, which is empty.
-    due_ = true;
-    Advance();
-  }
   for (const v1::RelayedCall& call : request_.calls()) {
     if (!call.has_cancel()) {
       owner_->begin_(call, *this);
@@ -163,7 +164,7 @@ void TokenRelay::OnCancel() { End(absl::CancelledError("the relay was cancelled"
 
 void TokenRelay::OnDone() {
   const std::shared_ptr<TokenRelay> last = std::move(self_);
-  owner_->Remove(relay_id_, this);
+  owner_->Remove(last);
 }
 
 // ---- All of them ----
@@ -172,49 +173,39 @@ grpc::ServerBidiReactor<v1::RelayRequest, v1::RelayResponse>* TokenRelays::Relay
     grpc::CallbackServerContext* /*context*/) {
   std::shared_ptr<TokenRelay> relay(new TokenRelay(this));
   relay->self_ = relay;
-  relay->StartRead(&relay->request_);
+  const absl::Status status = Add(relay);
+  relay->Begin(status);
   return relay.get();
 }
 
-absl::Status TokenRelays::Add(const std::shared_ptr<TokenRelay>& relay, uint64_t relay_id) {
-  if (relay_id == 0) return InvalidField("relay_id", "must not be 0");
+absl::Status TokenRelays::Add(const std::shared_ptr<TokenRelay>& relay) {
   MutexLock lock(&mutex_);
   if (closed_) return absl::UnavailableError("the worker stops");
-  if (relays_.count(relay_id) != 0) {
-    return absl::AlreadyExistsError(absl::StrCat("relay ", relay_id, " is open already"));
-  }
   if (relays_.size() >= kMaxRelays) {
     return absl::ResourceExhaustedError(absl::StrCat(kMaxRelays, " relays are open already"));
   }
-  relays_[relay_id] = relay;
+  relays_.insert(relay);
   return absl::OkStatus();
 }
 
-void TokenRelays::Remove(uint64_t relay_id, const TokenRelay* relay) {
+void TokenRelays::Remove(const std::shared_ptr<TokenRelay>& relay) {
   MutexLock lock(&mutex_);
-  const auto found = relays_.find(relay_id);
-  if (found != relays_.end() && found->second.get() == relay) relays_.erase(found);
-}
-
-std::shared_ptr<TokenRelay> TokenRelays::Find(uint64_t relay_id) {
-  MutexLock lock(&mutex_);
-  const auto found = relays_.find(relay_id);
-  return found == relays_.end() ? nullptr : found->second;
+  relays_.erase(relay);
 }
 
 void TokenRelays::Flush() {
   MutexLock lock(&mutex_);
-  for (const auto& [relay_id, relay] : relays_) relay->Flush();
+  for (const std::shared_ptr<TokenRelay>& relay : relays_) relay->Flush();
 }
 
 void TokenRelays::Close() {
-  std::map<uint64_t, std::shared_ptr<TokenRelay>> relays;
+  std::set<std::shared_ptr<TokenRelay>> relays;
   {
     MutexLock lock(&mutex_);
     closed_ = true;
     relays = relays_;
   }
-  for (const auto& [relay_id, relay] : relays) relay->Close();
+  for (const std::shared_ptr<TokenRelay>& relay : relays) relay->Close();
 }
 
 }  // namespace baton::worker

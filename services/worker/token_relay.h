@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -48,6 +49,8 @@ class TokenRelay final : public grpc::ServerBidiReactor<v1::RelayRequest, v1::Re
   friend class RelayedStream;
   friend class TokenRelays;
   explicit TokenRelay(TokenRelays* owner);
+  // Greets the router, or refuses it.
+  void Begin(const absl::Status& status);
   // The stream has nothing more to say but its failure, which always finds room.
   void End(uint64_t attempt_id, const absl::Status& status);
   void OnReadDone(bool ok) override;
@@ -61,7 +64,6 @@ class TokenRelay final : public grpc::ServerBidiReactor<v1::RelayRequest, v1::Re
 
   TokenRelays* const owner_;
   v1::RelayRequest request_;          // The reader's.
-  uint64_t relay_id_ = 0;             // Likewise; 0 before the first message.
   std::shared_ptr<TokenRelay> self_;  // Until OnDone.
   Mutex mutex_;
   std::deque<v1::RelayResponse> queue_ ABSL_GUARDED_BY(mutex_);  // Front: being written.
@@ -89,8 +91,6 @@ class TokenRelays final : public v1::Relays::CallbackService {
 
   grpc::ServerBidiReactor<v1::RelayRequest, v1::RelayResponse>* Relay(
       grpc::CallbackServerContext* context) override;
-  // Null if no such relay is open.
-  std::shared_ptr<TokenRelay> Find(uint64_t relay_id);
   // Sends what was pushed. The loop calls it after each batch of what it does.
   void Flush();
   // Ends all relays, and refuses others.
@@ -98,12 +98,12 @@ class TokenRelays final : public v1::Relays::CallbackService {
 
  private:
   friend class TokenRelay;
-  absl::Status Add(const std::shared_ptr<TokenRelay>& relay, uint64_t relay_id);
-  void Remove(uint64_t relay_id, const TokenRelay* relay);
+  absl::Status Add(const std::shared_ptr<TokenRelay>& relay);
+  void Remove(const std::shared_ptr<TokenRelay>& relay);
 
   Begin begin_;
   Mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<TokenRelay>> relays_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::shared_ptr<TokenRelay>> relays_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -44,24 +44,17 @@ class TokenRelayTest : public ::testing::Test {
     server_->Wait();
   }
 
-  Reader Open(grpc::ClientContext& context, uint64_t relay_id) {
-    Reader reader = stub_->Relay(&context);
-    v1::RelayRequest request;
-    request.set_relay_id(relay_id);
-    reader->Write(request);
-    return reader;
-  }
   // The code that ends a call which is refused.
-  grpc::StatusCode Refusal(uint64_t relay_id) {
+  grpc::StatusCode Refusal() {
     grpc::ClientContext context;
-    const Reader reader = Open(context, relay_id);
+    const Reader reader = stub_->Relay(&context);
     v1::RelayResponse message;
     EXPECT_FALSE(reader->Read(&message));
     return reader->Finish().error_code();
   }
   // One that is open: its first message has come.
-  Reader Opened(grpc::ClientContext& context, uint64_t relay_id) {
-    Reader reader = Open(context, relay_id);
+  Reader Opened(grpc::ClientContext& context) {
+    Reader reader = stub_->Relay(&context);
     v1::RelayResponse message;
     EXPECT_TRUE(reader->Read(&message));
     EXPECT_EQ(message.events_size(), 0);
@@ -73,6 +66,7 @@ class TokenRelayTest : public ::testing::Test {
     const auto stream = relay.Open(call.attempt_id(), {nullptr, {}, "", 0});
     const uint64_t attempt_id = call.attempt_id();
     MutexLock lock(&mutex_);
+    relay_ = relay.shared_from_this();
     ++begun_;
     if (stream == nullptr) return;
     stream->SetCancelHandler([this, attempt_id] {
@@ -91,6 +85,13 @@ class TokenRelayTest : public ::testing::Test {
                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return cancelled_.size() >= calls; });
     return cancelled_;
   }
+  // The relay that `reader` is the other end of, seen by a call.
+  std::shared_ptr<TokenRelay> RelayOf(const Reader& reader) {
+    reader->Write(Generates({kSeenBy}));
+    AwaitBegun(1);
+    MutexLock lock(&mutex_);
+    return relay_;
+  }
   static v1::RelayRequest Generates(const std::vector<uint64_t>& attempts) {
     v1::RelayRequest request;
     for (const uint64_t attempt_id : attempts) {
@@ -101,7 +102,9 @@ class TokenRelayTest : public ::testing::Test {
     return request;
   }
 
+  static constexpr uint64_t kSeenBy = 1'000'000;
   Mutex mutex_;
+  std::shared_ptr<TokenRelay> relay_ ABSL_GUARDED_BY(mutex_);  // Of the latest call.
   int begun_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<uint64_t> cancelled_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<TokenStream>> streams_;  // Those of calls that are awaited.
@@ -112,9 +115,8 @@ class TokenRelayTest : public ::testing::Test {
 
 TEST_F(TokenRelayTest, AStepIsOneMessage) {
   grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
-  const std::shared_ptr<TokenRelay> relay = relays_.Find(7);
-  ASSERT_NE(relay, nullptr);
+  const Reader reader = Opened(context);
+  const std::shared_ptr<TokenRelay> relay = RelayOf(reader);
   v1::RelayResponse message;
   for (int step = 0; step < 3; ++step) {
     for (int text = 0; text < 10; ++text) {
@@ -132,8 +134,8 @@ TEST_F(TokenRelayTest, AStepIsOneMessage) {
 
 TEST_F(TokenRelayTest, AShortPromptIsInTheMessageOfItsToken) {
   grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
-  const std::shared_ptr<TokenRelay> relay = relays_.Find(7);
+  const Reader reader = Opened(context);
+  const std::shared_ptr<TokenRelay> relay = RelayOf(reader);
   v1::DecodeGenerateResponse prompt;
   prompt.mutable_prompt()->mutable_report()->add_chunks()->set_token_count(512);
   ASSERT_TRUE(relay->Push(1, prompt));
@@ -146,8 +148,8 @@ TEST_F(TokenRelayTest, AShortPromptIsInTheMessageOfItsToken) {
 
 TEST_F(TokenRelayTest, ALongPromptIsAMessageOfItsOwn) {
   grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
-  const std::shared_ptr<TokenRelay> relay = relays_.Find(7);
+  const Reader reader = Opened(context);
+  const std::shared_ptr<TokenRelay> relay = RelayOf(reader);
   v1::DecodeGenerateResponse prompt;
   for (int chunk = 0; chunk < 4096; ++chunk) {
     prompt.mutable_prompt()->mutable_report()->add_chunks()->set_token_count(512);
@@ -166,62 +168,58 @@ TEST_F(TokenRelayTest, ALongPromptIsAMessageOfItsOwn) {
   EXPECT_THAT(sizes, ::testing::ElementsAre(1, 1, 2));
 }
 
-TEST_F(TokenRelayTest, RefusesWhatIsNone) {
-  EXPECT_EQ(Refusal(0), grpc::StatusCode::INVALID_ARGUMENT);
-  grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
-  EXPECT_EQ(Refusal(7), grpc::StatusCode::ALREADY_EXISTS);
-  EXPECT_NE(relays_.Find(7), nullptr);
-  EXPECT_EQ(relays_.Find(8), nullptr);
-}
-
 TEST_F(TokenRelayTest, RefusesTooMany) {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<Reader> readers;
   for (size_t i = 1; i <= TokenRelays::kMaxRelays; ++i) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
-    readers.push_back(Opened(*contexts.back(), i));
+    readers.push_back(Opened(*contexts.back()));
   }
-  EXPECT_EQ(Refusal(1000), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Refusal(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 TEST_F(TokenRelayTest, ARouterThatReadsNothingLosesIt) {
   grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
-  const std::shared_ptr<TokenRelay> relay = relays_.Find(7);
+  const Reader reader = Opened(context);
+  const std::shared_ptr<TokenRelay> relay = RelayOf(reader);
   for (size_t i = 0; i < TokenRelay::kMaxQueuedEvents; ++i) ASSERT_TRUE(relay->Push(1, Token(1)));
   EXPECT_FALSE(relay->Push(1, Token(1)));
 }
 
 TEST_F(TokenRelayTest, TakesNothingForARouterThatIsGone) {
   grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
-  const std::shared_ptr<TokenRelay> relay = relays_.Find(7);
+  const Reader reader = Opened(context);
+  const std::shared_ptr<TokenRelay> relay = RelayOf(reader);
   context.TryCancel();
   while (relay->Push(1, Token(1))) {
   }
-  while (relays_.Find(7) != nullptr) {
+  // Each makes room for the next, soon after its end.
+  for (size_t opened = 0; opened <= TokenRelays::kMaxRelays;) {
+    grpc::ClientContext again;
+    const Reader next = stub_->Relay(&again);
+    v1::RelayResponse message;
+    if (next->Read(&message)) ++opened;
+    again.TryCancel();
+    next->Finish();
   }
-  grpc::ClientContext again;
-  Opened(again, 7);
 }
 
 TEST_F(TokenRelayTest, AStopEndsItAfterWhatIsQueued) {
   grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
-  ASSERT_TRUE(relays_.Find(7)->Push(1, Token(1)));
+  const Reader reader = Opened(context);
+  ASSERT_TRUE(RelayOf(reader)->Push(1, Token(1)));
   relays_.Close();
   v1::RelayResponse message;
   ASSERT_TRUE(reader->Read(&message));
   EXPECT_EQ(message.events_size(), 1);
   EXPECT_FALSE(reader->Read(&message));
   EXPECT_TRUE(reader->Finish().ok());
-  EXPECT_EQ(Refusal(8), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(Refusal(), grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_F(TokenRelayTest, TakesCallsAndAnswersThem) {
   grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
+  const Reader reader = Opened(context);
   reader->Write(Generates({1, 2}));
   AwaitBegun(2);
   ASSERT_TRUE(streams_.at(1)->Push(Token(4)));
@@ -244,7 +242,7 @@ TEST_F(TokenRelayTest, TakesCallsAndAnswersThem) {
 
 TEST_F(TokenRelayTest, CancelsOneCallAlone) {
   grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
+  const Reader reader = Opened(context);
   v1::RelayRequest request = Generates({1, 2});
   v1::RelayedCall& cancel = *request.add_calls();
   cancel.set_attempt_id(1);
@@ -263,7 +261,7 @@ TEST_F(TokenRelayTest, CancelsOneCallAlone) {
 
 TEST_F(TokenRelayTest, ItsEndCancelsWhatItCarries) {
   grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
+  const Reader reader = Opened(context);
   reader->Write(Generates({1, 2, 3}));
   AwaitBegun(3);
   streams_.at(2)->Conclude(FinishReason::kStop);
@@ -273,7 +271,7 @@ TEST_F(TokenRelayTest, ItsEndCancelsWhatItCarries) {
 
 TEST_F(TokenRelayTest, OnlyTheFirstOfAnAttemptIsCarried) {
   grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
+  const Reader reader = Opened(context);
   reader->Write(Generates({1, 1, 2}));
   AwaitBegun(3);
   streams_.at(1)->Conclude(FinishReason::kLength);
@@ -285,7 +283,7 @@ TEST_F(TokenRelayTest, OnlyTheFirstOfAnAttemptIsCarried) {
 
 TEST_F(TokenRelayTest, ACallThatTheReaderIsTooSlowForFailsAlone) {
   grpc::ClientContext context;
-  const Reader reader = Opened(context, 7);
+  const Reader reader = Opened(context);
   reader->Write(Generates({1, 2}));
   AwaitBegun(2);
   for (size_t i = 0; i < TokenRelay::kMaxQueuedEvents; ++i) {
@@ -296,7 +294,8 @@ TEST_F(TokenRelayTest, ACallThatTheReaderIsTooSlowForFailsAlone) {
   v1::RelayResponse message;
   ASSERT_TRUE(reader->Read(&message));
   EXPECT_EQ(message.events().rbegin()->failure().code(), grpc::StatusCode::CANCELLED);
-  EXPECT_NE(relays_.Find(7), nullptr);
+  while (!streams_.at(2)->Push(Token(2))) {  // There is room soon after the message.
+  }
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/base/sync.h"
 #include "common/rpc/convert.h"
@@ -236,8 +235,7 @@ std::function<bool(std::function<void()> task)> Legs::ToLoop() {
 std::shared_ptr<Relay> Legs::RelayOf(const BeginCall& begin) {
   std::shared_ptr<Relay>& relay = relays_[begin.worker];
   if (relay == nullptr || relay->RetryDue(NowUs())) {
-    relay = Relay::Start(channels_.Get(begin.worker, begin.address), relay_tracker_, EntropySeed(),
-                         ToLoop());
+    relay = Relay::Start(channels_.Get(begin.worker, begin.address), relay_tracker_, ToLoop());
   }
   return relay->open() ? relay : nullptr;
 }

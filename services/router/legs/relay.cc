@@ -18,7 +18,7 @@ constexpr size_t kFullBytes = size_t{64} << 10;
 }  // namespace
 
 std::shared_ptr<Relay> Relay::Start(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker,
-                                    uint64_t relay_id, Post post) {
+                                    Post post) {
   auto relay = std::make_shared<Relay>(std::move(worker), tracker, std::move(post));
   relay->self_ = relay;
   relay->worker_->relays->async()->Relay(&*relay->context_, relay.get());
@@ -26,11 +26,6 @@ std::shared_ptr<Relay> Relay::Start(std::shared_ptr<WorkerStubs> worker, rpc::Ca
   // from ending meanwhile. The read that fails gives one back, the end of writing the other.
   relay->AddMultipleHolds(2);
   relay->StartRead(&relay->message_);
-  {
-    MutexLock lock(&relay->mutex_);
-    relay->queue_.emplace_back().set_relay_id(relay_id);
-    relay->Advance();
-  }
   relay->StartCall();
   return relay;
 }

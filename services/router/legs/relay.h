@@ -34,7 +34,7 @@ class Relay : public grpc::ClientBidiReactor<v1::RelayRequest, v1::RelayResponse
 
   // Starts the call; it keeps itself alive until its end.
   static std::shared_ptr<Relay> Start(std::shared_ptr<WorkerStubs> worker,
-                                      rpc::CallTracker& tracker, uint64_t relay_id, Post post);
+                                      rpc::CallTracker& tracker, Post post);
   Relay(std::shared_ptr<WorkerStubs> worker, rpc::CallTracker& tracker, Post post);
 
   // ---- On the loop ----
