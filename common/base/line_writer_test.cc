@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/base/output_queue.h"
+#include "common/base/stdio_queue.h"
 
 namespace baton {
 namespace {

@@ -20,7 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/output_queue.h"
+#include "common/base/stdio_queue.h"
 #include "common/base/sync.h"
 
 namespace baton {

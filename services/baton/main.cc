@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/output_queue.h"
+#include "common/base/stdio_queue.h"
 #include "common/config/completion.h"
 #include "common/config/node_share.h"
 #include "common/config/options.h"

@@ -23,8 +23,8 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/base/output_queue.h"
 #include "common/base/status.h"
+#include "common/base/stdio_queue.h"
 #include "common/base/stop_signal.h"
 #include "common/net/host.h"
 

@@ -36,7 +36,7 @@ void PrepareDescriptors();
 // "2026-11-23 17:08:27.289 UTC"
 std::string UtcText(int64_t unix_us);
 
-// Puts a queue between what this process prints and its reader (common/base/output_queue.h). A line
+// Puts a queue between what this process prints and its reader (common/base/stdio_queue.h). A line
 // that says how many are missing is a log line of `name`. Before threads start.
 absl::Status QueueProcessOutput(const v1::Options& options, const std::string& name);
 

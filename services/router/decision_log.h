@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/base/output_queue.h"
+#include "common/base/stdio_queue.h"
 #include "services/router/core/router_core.h"
 
 namespace baton::router {

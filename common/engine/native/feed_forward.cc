@@ -13,7 +13,7 @@ size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows *
 
 namespace {
 
-// Fills `chosen` with the indexes of the highest values, as Router::Route says.
+// Fills `chosen` with the indexes of the highest values, as ExpertRouter::Route says.
 void ChooseBest(std::span<const float> values, std::span<ExpertShare> chosen) {
   for (size_t rank = 0; rank < chosen.size(); ++rank) {
     const std::span<const ExpertShare> taken = chosen.first(rank);
@@ -60,14 +60,14 @@ void WeighBySigmoid(std::span<const float> scores, bool normalise, std::span<Exp
 
 }  // namespace
 
-Router::Router(const Experts& experts) : experts_(experts) {
+ExpertRouter::ExpertRouter(const Experts& experts) : experts_(experts) {
   merits_.resize(static_cast<size_t>(experts.count));
   group_merits_.resize(static_cast<size_t>(experts.groups));
   groups_.resize(static_cast<size_t>(experts.groups_kept));
 }
 
-void Router::Route(std::span<const float> scores, std::span<const float> bias,
-                   std::span<ExpertShare> chosen) {
+void ExpertRouter::Route(std::span<const float> scores, std::span<const float> bias,
+                         std::span<ExpertShare> chosen) {
   const bool sigmoid = experts_.score == ExpertScore::kSigmoid;
   std::span<const float> merits = scores;
   if (sigmoid || experts_.groups > experts_.groups_kept) {
@@ -89,7 +89,7 @@ void Router::Route(std::span<const float> scores, std::span<const float> bias,
 
 // Experts of other groups become -infinity. A softmax keeps the order of the scores, so that they
 // may stand for it.
-void Router::KeepGroups(std::span<float> merits) {
+void ExpertRouter::KeepGroups(std::span<float> merits) {
   if (experts_.groups == experts_.groups_kept) return;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const size_t of_group = merits.size() / group_merits_.size();

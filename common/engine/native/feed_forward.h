@@ -25,9 +25,9 @@ struct ExpertShare {
 };
 
 // Chooses the experts of tokens. One thread.
-class Router {
+class ExpertRouter {
  public:
-  explicit Router(const Experts& experts);
+  explicit ExpertRouter(const Experts& experts);
 
   // Fills `chosen`, which has experts.active elements, with the experts of the highest scores, best
   // first, the lowest id on a tie, among the groups that are kept, which are chosen the same way.
@@ -82,7 +82,7 @@ class FeedForward {
   const float eps_;
   const Experts experts_;
   const IndexRange held_;
-  Router router_;
+  ExpertRouter router_;
   std::vector<float> normed_;        // [rows, hidden]; grows with the rows of a sparse layer.
   std::vector<float> gate_up_;       // [kRowBlock, 2 * columns of the widest gated layer]
   std::vector<float> inner_;         // [kRowBlock, columns]

@@ -19,7 +19,7 @@ std::vector<ExpertShare> Route(const std::vector<float>& scores, size_t active, 
   experts.active = static_cast<int>(active);
   experts.normalise = normalise;
   std::vector<ExpertShare> chosen(active);
-  Router(experts).Route(scores, {}, chosen);
+  ExpertRouter(experts).Route(scores, {}, chosen);
   return chosen;
 }
 
@@ -73,7 +73,7 @@ Experts Grouped(ExpertScore score, GroupScore by, int kept, int active) {
 TEST(RouteTokenTest, ExpertsOfTheBestGroupsAloneAreChosen) {
   const std::vector<float> scores = {3, -9, 2, 1.5f, 1, 1};
   std::vector<ExpertShare> chosen(2);
-  Router(Grouped(ExpertScore::kSoftmax, GroupScore::kBest, 1, 2)).Route(scores, {}, chosen);
+  ExpertRouter(Grouped(ExpertScore::kSoftmax, GroupScore::kBest, 1, 2)).Route(scores, {}, chosen);
   EXPECT_EQ(chosen[0].expert, 0);
   EXPECT_EQ(chosen[1].expert, 1) << "though it has the lowest score of all";
   double all = 0;
@@ -81,7 +81,8 @@ TEST(RouteTokenTest, ExpertsOfTheBestGroupsAloneAreChosen) {
   EXPECT_FLOAT_EQ(chosen[0].weight, static_cast<float>(2 * std::exp(3.0) / all));
 
   // By the sum of their two best the second group is better.
-  Router(Grouped(ExpertScore::kSoftmax, GroupScore::kSumOfTwo, 1, 2)).Route(scores, {}, chosen);
+  ExpertRouter(Grouped(ExpertScore::kSoftmax, GroupScore::kSumOfTwo, 1, 2))
+      .Route(scores, {}, chosen);
   EXPECT_EQ(chosen[0].expert, 2);
   EXPECT_EQ(chosen[1].expert, 3);
 }
@@ -94,7 +95,7 @@ TEST(RouteTokenTest, ABiasChangesTheChoiceButNoWeight) {
   // Negative merits of kept groups still come before experts of the others.
   const std::vector<float> bias = {-0.1f, 0.3f, -3, -3, -1, -1};
   std::vector<ExpertShare> chosen(3);
-  Router(experts).Route(scores, bias, chosen);
+  ExpertRouter(experts).Route(scores, bias, chosen);
   EXPECT_EQ(chosen[0].expert, 1);
   EXPECT_EQ(chosen[1].expert, 0);
   EXPECT_EQ(chosen[2].expert, 4);

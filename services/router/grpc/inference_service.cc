@@ -9,7 +9,7 @@
 #include "common/rpc/grpc_status.h"
 #include "services/router/bearer.h"
 #include "services/router/grpc/call_from_proto.h"
-#include "services/router/grpc/generate_calls.h"
+#include "services/router/grpc/generate_answers.h"
 
 namespace baton::router {
 namespace {

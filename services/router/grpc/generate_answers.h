@@ -2,8 +2,8 @@
 // at a time. What the client is too slow for waits in a queue, which max_tokens bounds. The request
 // is read after the call has begun, on another thread, and gRPC keeps it until the call's end: so
 // none ends before Begin.
-#ifndef SERVICES_ROUTER_GRPC_GENERATE_CALLS_H_
-#define SERVICES_ROUTER_GRPC_GENERATE_CALLS_H_
+#ifndef SERVICES_ROUTER_GRPC_GENERATE_ANSWERS_H_
+#define SERVICES_ROUTER_GRPC_GENERATE_ANSWERS_H_
 
 #include <grpcpp/support/server_callback.h>
 
@@ -124,4 +124,4 @@ class WholeAnswerCall : public grpc::ServerUnaryReactor, public ResponseSink {
 
 }  // namespace baton::router
 
-#endif  // SERVICES_ROUTER_GRPC_GENERATE_CALLS_H_
+#endif  // SERVICES_ROUTER_GRPC_GENERATE_ANSWERS_H_

@@ -1,8 +1,8 @@
 // A queue between what a process prints and its reader. Standard output and
 // error become pipes that a thread of the process empties: so nothing in it waits for a reader that
 // stands still, be it the log, a library, or the message of a broken invariant.
-#ifndef COMMON_BASE_OUTPUT_QUEUE_H_
-#define COMMON_BASE_OUTPUT_QUEUE_H_
+#ifndef COMMON_BASE_STDIO_QUEUE_H_
+#define COMMON_BASE_STDIO_QUEUE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -61,4 +61,4 @@ uint64_t DroppedOutputLines();
 
 }  // namespace baton
 
-#endif  // COMMON_BASE_OUTPUT_QUEUE_H_
+#endif  // COMMON_BASE_STDIO_QUEUE_H_

@@ -1,4 +1,4 @@
-#include "services/router/grpc/generate_calls.h"
+#include "services/router/grpc/generate_answers.h"
 
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "common/base/output_queue.h"
+#include "common/base/stdio_queue.h"
 
 #include <fcntl.h>
 #include <poll.h>
