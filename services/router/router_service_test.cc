@@ -92,14 +92,20 @@ TEST_F(RouterServiceTest, AFullMailboxLosesNothingOfAnAnswer) {
   ASSERT_TRUE(ArmFailpoints("").ok());
 }
 
-// gRPC holds 64 KiB for a client that does not read; what comes then waits at the router.
+// gRPC holds 64 KiB for a client that does not read, unless it measures that the connection takes
+// more at once; what comes then waits at the router.
 TEST_F(RouterServiceTest, AClientThatReadsLateGetsSeveralTokensInOneMessage) {
   const std::vector<int32_t> tokens(900, hello_[0]);
   JoinPair({}, {.tokens = tokens});
   v1::GenerateRequest request = Request(std::string(120, 'x'));
   request.mutable_sampling()->set_max_tokens(900);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  const auto client = v1::Inference::NewStub(
+      grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(router_->grpc_port()),
+                                grpc::InsecureChannelCredentials(), arguments));
   grpc::ClientContext context;
-  auto reader = inference_->Generate(&context, request);
+  auto reader = client->Generate(&context, request);
   std::string told;
   while (!absl::StrContains(told, "} 900\n")) {
     told = router_->gateway().ScrapeMetrics();

@@ -104,7 +104,7 @@ class TokenRelayTest : public ::testing::Test {
 
   static constexpr uint64_t kSeenBy = 1'000'000;
   Mutex mutex_;
-  std::shared_ptr<TokenRelay> relay_ ABSL_GUARDED_BY(mutex_);  // Of the latest call.
+  std::shared_ptr<TokenRelay> relay_ ABSL_GUARDED_BY(mutex_);  // The latest call came by it.
   int begun_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<uint64_t> cancelled_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::shared_ptr<TokenStream>> streams_;  // Those of calls that are awaited.

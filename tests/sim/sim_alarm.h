@@ -22,7 +22,7 @@ class SimAlarm {
   void Set(int64_t next_us) {
     SetLate(next_us, [] { return int64_t{0}; });
   }
-  // Of a loop that has more to do.
+  // Late, as on a loop that has other work before it.
   void SetOnBusyLoop(int64_t next_us) {
     SetLate(next_us, [this] { return world_.DrawLoopLateness(); });
   }
@@ -44,7 +44,7 @@ class SimAlarm {
   const int node_;
   const char* const label_;
   const std::function<void()> ring_;
-  int64_t due_us_ = kNeverUs;  // Of the next one.
+  int64_t due_us_ = kNeverUs;  // When it rings next.
 };
 
 }  // namespace baton::sim

@@ -114,7 +114,7 @@ void SimWiring::Perform(const links::OpenLinks& action) {
     const uint64_t call = world_.OpenCall(node_, NodeOf(worker.instance.id));
     if (call == 0) {
       world_.After(node_, kRefusedUs, "connection refused", [this, member, epoch = hello_.epoch] {
-        const absl::Status status = absl::UnavailableError("nobody listens");
+        const absl::Status status = absl::UnavailableError("the process does not listen");
         events_.Raise(links::StageLinkEnded{member, epoch, status});
       });
       continue;

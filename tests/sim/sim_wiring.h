@@ -85,7 +85,7 @@ class SimWiring {
   SerialEvents<links::WiringEvent> events_{
       [this](const links::WiringEvent& event) { Handle(event); }};
   SimAlarm alarm_;
-  links::Hello hello_;  // Of the last links.
+  links::Hello hello_;  // What the last links were opened with.
   std::map<int, uint64_t> links_;
   uint64_t newest_generation_ = 0;                 // That members have been granted KV under.
   std::optional<prefill::PlannerEvent> arriving_;  // From the ReportHeard being handled.

@@ -16,13 +16,10 @@ namespace {
 
 constexpr size_t kRequestBytes = 4096;  // What one holds beside its message.
 
+// So many bytes of ids are checked and copied sooner than another thread is woken.
 constexpr size_t kQuickBytes = size_t{64} << 10;
-
-// Ids are checked and copied, which takes less than to wake another thread.
-bool IsQuick(const v1::GenerateRequest& request, size_t bytes) {
-  return request.has_token_ids() && bytes <= kQuickBytes && !request.sampling().has_structure();
-}
-bool IsQuick(const v1::ChatRequest&, size_t) { return false; }
+bool HasOnlyIds(const v1::GenerateRequest& request) { return request.has_token_ids(); }
+bool HasOnlyIds(const v1::ChatRequest&) { return false; }
 
 Endpoint EndpointOf(const v1::GenerateRequest&) { return Endpoint::kGenerate; }
 Endpoint EndpointOf(const v1::ChatRequest&) { return Endpoint::kChatCompletions; }
@@ -68,8 +65,9 @@ void InferenceService::Begin(const std::shared_ptr<Call>& call,
     call->Begin(CallFromProto(gateway_, *context, *request));
   };
   const size_t bytes = request->ByteSizeLong();
-  if (IsQuick(*request, bytes)) return read();
-  const absl::Status taken = Read(bytes, request->sampling().has_structure(), read);
+  const bool slow = request->sampling().has_structure();
+  if (HasOnlyIds(*request) && !slow && bytes <= kQuickBytes) return read();
+  const absl::Status taken = Read(bytes, slow, read);
   if (taken.ok()) return;
   gateway_.CountRefused(EndpointOf(*request), {}, taken);
   call->Begin(taken);
