@@ -1,8 +1,13 @@
 #include "services/baton/launch_plan.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -312,6 +317,25 @@ class Planner {
   LaunchPlan plan_;
 };
 
+// Whether no other process of this user that chooses ports has chosen this one: a lock on one byte
+// of a file, which the kernel takes back when this process ends. Without the file any port will do,
+// and two that start at once may choose the same.
+bool Claim(int port) {
+  static const int file = [] {
+    std::error_code none;
+    const std::string path = std::filesystem::temp_directory_path(none) /
+                             absl::StrCat("baton-ports-", getuid(), ".lock");
+    return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  }();
+  if (file < 0) return true;
+  struct flock byte = {};
+  byte.l_type = F_WRLCK;
+  byte.l_whence = SEEK_SET;
+  byte.l_start = port;
+  byte.l_len = 1;
+  return fcntl(file, F_OFD_SETLK, &byte) == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<int> FreePort(const std::string& host) {
@@ -323,7 +347,7 @@ absl::StatusOr<int> FreePort(const std::string& host) {
   for (int i = 0; i < kTries; ++i) {
     const int port = static_cast<int>(
         random.Between(kLowest, std::max<int64_t>(first_given, 2 * int64_t{kLowest}) - 1));
-    if (net::CanListen(host, port)) return port;
+    if (Claim(port) && net::CanListen(host, port)) return port;
   }
   return absl::UnavailableError(absl::StrCat("no free port on ", host));
 }

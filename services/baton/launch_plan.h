@@ -20,8 +20,9 @@
 namespace baton {
 
 // A port of `host` (numeric) that is free now, outside the kernel's ephemeral range: so none of the
-// cluster's own connections takes it before its owner listens, or while its owner restarts.
-// UNAVAILABLE if there is none.
+// cluster's own connections takes it before its owner listens, or while its owner restarts. Other
+// processes of this user that choose ports leave it alone until this one ends. UNAVAILABLE if there
+// is none.
 absl::StatusOr<int> FreePort(const std::string& host);
 
 using FindFreePort = std::function<absl::StatusOr<int>(const std::string& host)>;

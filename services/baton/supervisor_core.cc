@@ -141,8 +141,8 @@ SupervisorActions SupervisorCore::OnTime(int64_t now_us) {
   SupervisorActions actions;
   if (phase_ == Phase::kStarting && now_us >= start_deadline_us_) {
     Stop(absl::DeadlineExceededError(absl::StrCat(
-             "not ready after ", limits_.start_timeout_us / 1000, " ms (--start-timeout-ms)",
-             waiting_for_.empty() ? "" : absl::StrCat(": ", waiting_for_))),
+             "not ready after ", limits_.start_timeout_us / 1000,
+             " ms (--start-timeout-ms): ", waiting_for_.empty() ? FirstMissing() : waiting_for_)),
          now_us, actions);
   }
   if (phase_ == Phase::kStopping && now_us >= kill_us_) {
@@ -163,6 +163,13 @@ int64_t SupervisorCore::NextTimeUs() const {
   int64_t next_us = std::min(start_deadline_us_, kill_us_);
   for (const Child& child : children_) next_us = std::min(next_us, child.restart_us);
   return next_us;
+}
+
+std::string SupervisorCore::FirstMissing() const {
+  for (const Child& child : children_) {
+    if (!child.listening) return absl::StrCat(child.name, " does not listen");
+  }
+  return "no process has been asked yet";
 }
 
 void SupervisorCore::Stop(absl::Status status, int64_t now_us, SupervisorActions& actions) {

@@ -96,6 +96,8 @@ class SupervisorCore {
                        SupervisorActions& actions);
   // Ends all with `status`; the first status stays.
   void Stop(absl::Status status, int64_t now_us, SupervisorActions& actions);
+  // What a start waits for before OnWaiting has told.
+  std::string FirstMissing() const;
   void KillAll(const std::string& why, SupervisorActions& actions);
   void FinishIfAlone(SupervisorActions& actions);
 

@@ -113,6 +113,15 @@ TEST_F(SupervisorCoreTest, TheStartTimeoutNamesWhatIsMissing) {
                   "decode-0 has not registered"));
 }
 
+TEST_F(SupervisorCoreTest, ATimeoutBeforeAnythingWasAskedNamesTheFirstThatDoesNotListen) {
+  core_.Begin(0);
+  core_.OnTime(60 * kSecond);
+  End(0, {}, 61 * kSecond);
+  EXPECT_THAT(End(1, {}, 61 * kSecond),
+              ElementsAre("finish DEADLINE_EXCEEDED: not ready after 60000 ms "
+                          "(--start-timeout-ms): router does not listen"));
+}
+
 TEST_F(SupervisorCoreTest, ADeathLaterIsMadeGoodWithGrowingPauses) {
   BeReady();
   EXPECT_THAT(End(1, {.signal = SIGKILL}, kSecond),

@@ -1,8 +1,15 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "services/baton/launch_plan.h"
 
 namespace baton {
@@ -227,10 +234,33 @@ TEST(UpPlanTest, AHostOfAnotherMachineIsRefused) {
   EXPECT_EQ(plan.status().message(), "host: '203.0.113.9' is no address of this machine");
 }
 
-TEST(UpPlanTest, AFreePortIsOutsideOfWhatTheKernelGives) {
+// The lock file is tools/cluster/cluster.py's as well.
+TEST(UpPlanTest, AFreePortIsOutsideOfWhatTheKernelGivesAndOfWhatOthersChose) {
+  setenv("TMPDIR", testing::TempDir().c_str(), 1);  // No other test looks for ports.
   const auto port = FreePort("127.0.0.1");
   ASSERT_TRUE(port.ok()) << port.status();
   EXPECT_GE(*port, 10'000);
+  const std::string path =
+      std::filesystem::temp_directory_path() / absl::StrCat("baton-ports-", getuid(), ".lock");
+  const int other = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(other, 0) << strerror(errno);
+  struct flock bytes = {};
+  bytes.l_type = F_WRLCK;
+  bytes.l_whence = SEEK_SET;
+  bytes.l_start = *port;
+  bytes.l_len = 1;
+  EXPECT_NE(fcntl(other, F_OFD_SETLK, &bytes), 0) << "not claimed";
+  // The other one has all that this one has not.
+  bytes.l_start = *port + 1;
+  bytes.l_len = 0;
+  ASSERT_EQ(fcntl(other, F_OFD_SETLK, &bytes), 0) << strerror(errno);
+  bytes.l_start = 0;
+  bytes.l_len = *port;
+  ASSERT_EQ(fcntl(other, F_OFD_SETLK, &bytes), 0) << strerror(errno);
+  const auto again = FreePort("127.0.0.1");
+  EXPECT_TRUE(again.status().code() == absl::StatusCode::kUnavailable || *again == *port)
+      << again.status();
+  close(other);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "cluster"))
 
 EVERYWHERE = ("HELM", "KUSTOMIZE")
 NEEDED = {"test_schemas": ("KUBERNETES_VALIDATE", "CRDS"), "test_processes": ("BATON",)}

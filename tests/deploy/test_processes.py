@@ -8,7 +8,6 @@ from a pod (addresses, ports, where the model lies). `./dev check kubernetes` do
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import time
 
@@ -17,6 +16,7 @@ import pytest
 import requests
 import yaml
 
+from cluster import free_ports
 from kit import EXAMPLES, GOLDEN, ROLES, ROOT, chart
 
 MODEL = ROOT / "models/austen"
@@ -24,14 +24,6 @@ SERVING = b"\x08\x01"
 CHAIN = (("router", 0), ("prefill", 0), ("prefill", 1))
 PODS = {"disaggregated": (*CHAIN, ("decode", 0)), "colocated": CHAIN}
 START_SECONDS_MAX = 120
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Pod:

@@ -79,7 +79,7 @@ class TwoNodes:
         for pid in map(int, done.stdout.split()):
             try:
                 words = pathlib.Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):
                 continue
             names = [word for word in words if word.startswith("--instance-id=")]
             if names:

@@ -78,8 +78,8 @@ class Up:
         for pid in map(int, listed.split()):
             try:
                 words = pathlib.Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
-            except FileNotFoundError:
-                continue  # It has ended since.
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # It has ended since, before it was opened or before it was read.
             if words == [""]:
                 continue  # Ended, and not waited for yet.
             own = [word.split("=", 1)[1] for word in words if word.startswith("--instance-id=")]
