@@ -100,6 +100,30 @@ TEST_F(PlannerSharesTest, PlansOfOnePageAreSharedInTurn) {
   EXPECT_EQ(of_short, 2);
 }
 
+// Overhead is worth ten tokens, so a quarter of it and of 64 is a page.
+TEST_F(PlannerSharesTest, OthersMakeAnUrgentPromptsPlanAQuarterLonger) {
+  for (const bool tenant : {false, true}) {
+    SCOPED_TRACE(tenant ? "head start" : "priority");
+    PlannerLimits limits = Limits();
+    limits.chunk_rule = ChunkRule::kOptimal;
+    limits.chunk_tokens = 256;
+    PlannerTest::Make(limits);
+    ChainUp up{kEpoch, 1, 2000};
+    up.known_costs = {{StageCost{.overhead_us = 500, .token_us = 50}, 0.1}};
+    Send(up);
+    Start(1, 64);
+    Start(2, 64);
+    Start(3, 64);
+    Start(4, 64);
+    StartRequested urgent{5, 64, TicketFor(64)};
+    urgent.priority = tenant ? 0 : 1;
+    urgent.head_start_us = tenant ? 1000 : 0;
+    Send(urgent);
+    EXPECT_EQ(Next(), (Tokens{{2, 16}, {5, 64}}));
+    EXPECT_EQ(Next(), (Tokens{{2, 48}, {3, 64}, {4, 64}}));
+  }
+}
+
 TEST_F(PlannerSharesTest, WholePromptsAreNotCut) {
   PlannerLimits limits = Limits();
   limits.chunk_tokens = INT_MAX;
