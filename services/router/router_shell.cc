@@ -211,12 +211,14 @@ void RouterShell::Perform(FinishCall& action) {
                     core_.membership().WhatIsMissing(), "; send it again")),
                 "router", "");
   }
-  if (config_.decision_log != nullptr) {
-    config_.decision_log->Write(request.request_id, action, NowUs(),
-                                absl::ToUnixMillis(absl::Now()));
-  }
+  LogDecisions(request, action);
   traffic_.LogEnd(session->Finish(action, NowUs()));
   EndSession(action.call_id);
+}
+
+void RouterShell::LogDecisions(const SessionRequest& request, const FinishCall& finish) {
+  if (config_.decision_log == nullptr) return;
+  config_.decision_log->Write(request.request_id, finish, NowUs(), absl::ToUnixMillis(absl::Now()));
 }
 
 bool RouterShell::FitsWhenReady(int prompt_tokens, const SessionRequest& request) const {
@@ -230,10 +232,9 @@ bool RouterShell::FitsWhenReady(int prompt_tokens, const SessionRequest& request
 void RouterShell::DropCall(uint64_t call_id, const absl::Status& outcome, bool tell) {
   Session* session = SessionOf(call_id);
   if (session == nullptr) return;
+  const FinishCall finish = core_.EndOf(call_id, outcome);
   Dispatch(ClientGone{call_id});
-  FinishCall finish;
-  finish.call_id = call_id;
-  finish.outcome = outcome;
+  LogDecisions(session->request(), finish);
   if (tell) {
     traffic_.LogEnd(session->Finish(finish, NowUs()));
   } else {

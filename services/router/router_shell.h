@@ -147,6 +147,7 @@ class RouterShell : public Gateway {
   void EndWatches();
   static absl::Status Stopping();  // Why nothing more is taken.
   void DropCall(uint64_t call_id, const absl::Status& outcome, bool tell);
+  void LogDecisions(const SessionRequest& request, const FinishCall& finish);
   void EndSession(uint64_t call_id);
   Session* BeginAttempt(uint64_t call_id, uint64_t attempt_id, int max_tokens, int64_t now_us);
   Session* SessionOf(uint64_t call_id);

@@ -1,6 +1,7 @@
 """`baton replay`: what a router went by when it chose, from its decision log."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -55,6 +56,24 @@ def test_a_log_that_is_being_written_is_read_to_its_last_whole_line(log, tmp_pat
     part = tmp_path / "part.jsonl"
     part.write_text(log.read_text() + '{"request_id": "x", "att')
     assert "3 decisions" in replay("--decision-log", part).stdout
+
+
+def test_a_request_that_its_client_gives_up_is_logged_with_its_workers(tiny_model, tmp_path):
+    path = tmp_path / "decisions.jsonl"
+    with clusters.Cluster(tiny_model, tmp_path, stages=1, flags=["--page-size", 16],
+                          router_flags=["--decision-log", path]) as cluster, Client(cluster.target) as client:
+        request = client.request([7] * 90, max_tokens=10_000, ignore_eos=True)
+        request.request_id = "given-up"
+        call = client.inference.Generate(request, timeout=60)
+        next(iter(call))
+        call.cancel()
+        clusters.wait_until(path.read_text, 30, "its decision")
+        line = json.loads(path.read_text())
+        assert (line["request_id"], line["attempt"], line["outcome"]) == ("given-up", 1, "the client went away")
+        logged = clusters.wait_until(
+            lambda: [row for row in cluster.processes["router"].log().splitlines() if "id=given-up" in row], 30,
+            "its line in the log")
+        assert re.search(r"status=CANCELLED .* chain=\S+ decode=decode-0 attempts=1 ", logged[0]), logged
 
 
 def test_what_cannot_be_replayed_is_said(log, tmp_path):

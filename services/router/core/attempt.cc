@@ -353,7 +353,7 @@ void RouterCore::State::EndWork(Transaction& txn) {
   pairing.EndDecode(txn.attempt.pair, txn.read_tokens(), txn.new_tokens());
 }
 
-void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> outcome) {
+FinishCall RouterCore::State::EndOf(const Transaction& txn, absl::StatusOr<FinishReason> outcome) {
   FinishCall finish;
   finish.call_id = txn.call_id;
   finish.outcome = std::move(outcome);
@@ -361,7 +361,12 @@ void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> ou
   finish.resumes = txn.resumes;
   finish.chain_id = txn.attempt.pair.chain.chain_id;
   finish.decode_instance = txn.attempt.pair.decode.id;
-  finish.decisions = std::move(txn.decisions);
+  finish.decisions = txn.decisions;
+  return finish;
+}
+
+void RouterCore::State::Finish(Transaction& txn, absl::StatusOr<FinishReason> outcome) {
+  FinishCall finish = EndOf(txn, std::move(outcome));
   Remove(txn);
   Emit(std::move(finish));
 }

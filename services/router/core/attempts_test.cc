@@ -50,6 +50,21 @@ TEST_F(AttemptsTest, WhatIsHandedBackLeavesTheOtherTriesToFailures) {
   EXPECT_EQ(Only<FinishCall>().attempts, 3);
 }
 
+// For logs: the core says nothing of a request whose client has left.
+TEST_F(AttemptsTest, TheEndOfACallIsToldBeforeItsClientIsGone) {
+  JoinTwoPairs();
+  Reserving(1);
+  const FinishCall end = core_->EndOf(1, kWrong);
+  EXPECT_EQ(end.call_id, 1u);
+  EXPECT_EQ(end.outcome.status(), kWrong);
+  EXPECT_EQ(end.attempts, 1);
+  EXPECT_FALSE(end.chain_id.empty());
+  EXPECT_EQ(end.decode_instance, reserve_.decode.id);
+  Handle(ClientGone{1});
+  EXPECT_THAT(All<FinishCall>(), IsEmpty());
+  EXPECT_EQ(core_->EndOf(1, kWrong).attempts, 0);
+}
+
 TEST_F(AttemptsTest, ARefusalLeavesTheOtherTriesToFailures) {
   Reset(Patient());
   JoinTwoPairs();

@@ -338,6 +338,15 @@ Outlook RouterCore::outlook(int64_t now_us) const {
   return waits ? Outlook::kWaits : Outlook::kRefused;
 }
 
+FinishCall RouterCore::EndOf(uint64_t call_id, absl::Status error) const {
+  const Transaction* txn = state_->table.OfCall(call_id);
+  if (txn != nullptr) return State::EndOf(*txn, std::move(error));
+  FinishCall finish;
+  finish.call_id = call_id;
+  finish.outcome = std::move(error);
+  return finish;
+}
+
 const Membership& RouterCore::membership() const { return state_->membership; }
 
 RouterLoad RouterCore::load() const {

@@ -339,6 +339,9 @@ class RouterCore {
   // When a Tick is due. Late ones are taken for pauses of the process.
   int64_t NextDeadlineUs() const;
 
+  // What a FinishCall would tell if the call ended with this error now, for calls that the shell
+  // ends (ClientGone).
+  FinishCall EndOf(uint64_t call_id, absl::Status error) const;
   const Membership& membership() const;
   Outlook outlook(int64_t now_us) const;
   RouterDrain drain(int64_t now_us) const;

@@ -152,6 +152,7 @@ struct RouterCore::State {
   void NoteGrant(Transaction& txn);
   void EndPrefillWork(Transaction& txn);
   void EndWork(Transaction& txn);
+  static FinishCall EndOf(const Transaction& txn, absl::StatusOr<FinishReason> outcome);
   void Finish(Transaction& txn, absl::StatusOr<FinishReason> outcome);
   void Remove(Transaction& txn);
 };
