@@ -286,7 +286,7 @@ void ClusterClient::Perform(const SendHeartbeat& action) {
     // Taken by the router, and its answer is lost.
     const absl::Status lost = Failpoint(draining ? "worker.drain_heartbeat" : "worker.heartbeat");
     if (!lost.ok()) outcome = lost;
-    if (outcome.ok()) taken_.Told(incarnation, last);
+    if (outcome.ok() && !response.tell_prompts_again()) taken_.Told(incarnation, last);
     HeartbeatAnswered answer = Answer(router, outcome, response);
     answer.draining = draining;
     Post(std::move(answer));

@@ -94,9 +94,12 @@ class FakeRouter final : public v1::Cluster::Service {
     had_ = request->view_version();
     ready_ = request->ready();
     linked_ = {request->linked().begin(), request->linked().end()};
-    for (const auto& prompt : request->taken_prompts()) {
-      taken_.emplace_back(prompt.prefix_keys().begin(), prompt.prefix_keys().end());
+    if (takes_prompts_) {
+      for (const auto& prompt : request->taken_prompts()) {
+        taken_.emplace_back(prompt.prefix_keys().begin(), prompt.prefix_keys().end());
+      }
     }
+    response->set_tell_prompts_again(!takes_prompts_);
     response->set_view_version(version_);
     if (had_ != version_) {
       for (const auto& worker : view_) *response->add_workers() = worker;
@@ -185,6 +188,10 @@ class FakeRouter final : public v1::Cluster::Service {
     return Await([&] { return known_ && linked_ == incarnations; });
   }
   // What all heartbeats have told of prompts.
+  void TakePrompts(bool takes) {
+    MutexLock lock(&mutex_);
+    takes_prompts_ = takes;
+  }
   std::vector<std::vector<uint64_t>> Taken() {
     MutexLock lock(&mutex_);
     return taken_;
@@ -232,6 +239,7 @@ class FakeRouter final : public v1::Cluster::Service {
   uint64_t had_ = 0;
   int lookups_ = 0;
   std::vector<uint64_t> linked_;
+  bool takes_prompts_ = true;
   std::vector<std::vector<uint64_t>> taken_;
   std::vector<v1::WorkerInfo> others_;
   uint64_t version_ = 1;

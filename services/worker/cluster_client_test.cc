@@ -228,6 +228,16 @@ TEST_F(ClusterClientTest, RoutersHearOfThePromptsThatOthersSent) {
   EXPECT_TRUE(other.Taken().empty());
 }
 
+TEST_F(ClusterClientTest, ARouterThatCouldNotNotePromptsHearsOfThemAgain) {
+  router_->TakePrompts(false);
+  Begin(kStage);
+  client_->ReportPrompt(0x88, {5, 6});
+  ASSERT_TRUE(router_->AwaitHeartbeats(3));
+  router_->TakePrompts(true);
+  ASSERT_TRUE(router_->AwaitHeartbeats(3));
+  EXPECT_EQ(router_->Taken(), (std::vector<std::vector<uint64_t>>{{5, 6}}));
+}
+
 TEST_F(ClusterClientTest, ARouterThatAnnouncesItselfIsJoined) {
   router_->SetView(2, {kDecode, kStage});
   routers_ = {"nobody:1"};

@@ -236,8 +236,8 @@ TEST_F(ChoiceTest, PromptsOfOtherRoutersCount) {
     const Ask ask = {1024, 10, false, keys};
     const InstanceRef other = ChainSide(chains - 1, true).pair.chain.stage0;
     const std::vector<std::vector<uint64_t>> prompts = {keys};
-    pairing_->NoteTaken(roster_, other, prompts);
-    pairing_->NoteTaken(roster_, {"nowhere", 1}, prompts);
+    EXPECT_TRUE(pairing_->NoteTaken(roster_, other, prompts));
+    EXPECT_FALSE(pairing_->NoteTaken(roster_, {"nowhere", 1}, prompts));
     EXPECT_EQ(Give(ask).chain.stage0, other);
     EXPECT_EQ(kind_, ChoiceKind::kCached);
     EXPECT_EQ(predicted_.cached_tokens, 1008);

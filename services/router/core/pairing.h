@@ -100,8 +100,9 @@ class Pairing {
 
   // Notes that the pair's chain is given the prompt, and says what it has of it by now.
   Predicted Note(const Pair& pair, const Ask& ask);
-  // Other routers have given prompts of these keys to the chain of this stage 0.
-  void NoteTaken(Roster& roster, const InstanceRef& stage0,
+  // Other routers have given prompts of these keys to the chain of this stage 0. False: it is none
+  // that a request can be given to now, and nothing is noted.
+  bool NoteTaken(Roster& roster, const InstanceRef& stage0,
                  std::span<const std::vector<uint64_t>> prompts);
   // The chain has told how much of the prompt was cached.
   void Correct(const Pair& pair, const Predicted& predicted, int cached_tokens);

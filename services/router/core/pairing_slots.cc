@@ -124,16 +124,17 @@ Predicted Pairing::Note(const Pair& pair, const Ask& ask) {
   return predicted;
 }
 
-void Pairing::NoteTaken(Roster& roster, const InstanceRef& stage0,
+bool Pairing::NoteTaken(Roster& roster, const InstanceRef& stage0,
                         std::span<const std::vector<uint64_t>> prompts) {
   Follow(roster);
   const auto account = workers_.find(stage0);
-  if (account == workers_.end() || !account->second.chain_slot.has_value()) return;
+  if (account == workers_.end() || !account->second.chain_slot.has_value()) return false;
   const Slot& slot = chains_[*account->second.chain_slot];
-  if (slot.misses >= kMissesOfNone) return;
+  if (slot.misses >= kMissesOfNone) return true;  // It caches nothing.
   for (const std::vector<uint64_t>& keys : prompts) {
     index_.Note(*account->second.chain_slot, keys, slot.limits.chain_capacity_tokens);
   }
+  return true;
 }
 
 // A chain gives up what it has not used for the longest time: with what is missing all that is

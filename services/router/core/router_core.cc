@@ -74,9 +74,9 @@ void RouterCore::State::On(const HeartbeatReceived& event) {
     const int used_pages = membership.UsablePages(info) - event.load.free_pages;
     pairing.Report(event.instance, event.load,
                    int64_t{used_pages} * info.fingerprint.kv_layout.page_size);
-    if (!event.taken_prompts.empty()) {
-      pairing.NoteTaken(membership.roster(), event.instance, event.taken_prompts);
-    }
+    reply.tell_prompts_again =
+        !event.taken_prompts.empty() &&
+        !pairing.NoteTaken(membership.roster(), event.instance, event.taken_prompts);
     reply.view_version = membership.ListVersion(worker);
     reply.view_changed = event.view_version != reply.view_version;
     if (reply.view_changed) reply.workers = membership.ListFor(worker);

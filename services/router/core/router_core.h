@@ -165,8 +165,9 @@ struct ReplyHeartbeat {
   uint64_t view_version = 0;
   bool view_changed = false;  // `workers` is meaningful.
   std::vector<WorkerInfo> workers;
-  bool drain = false;       // An operator asks for it.
-  int needed_requests = 0;  // That a draining worker must wait for before it leaves.
+  bool drain = false;               // An operator asks for it.
+  int needed_requests = 0;          // That a draining worker must wait for before it leaves.
+  bool tell_prompts_again = false;  // Those that it has taken: its chain is not whole yet.
 };
 // The worker's members have changed, or it is asked to show that it lives: either way a heartbeat
 // is wanted at once.

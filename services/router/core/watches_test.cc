@@ -68,6 +68,24 @@ TEST_F(WatchesTest, AWorkerThatLagsIsToldWhenItOpensItsWatch) {
   EXPECT_THAT(Told(), IsEmpty());
 }
 
+// A router that starts anew hears of what is cached while chains form.
+TEST_F(WatchesTest, PromptsTakenOfAChainThatIsNotWholeAreWantedAgain) {
+  const std::vector<WorkerInfo> stages = {TestStage("c1", 0, 2), TestStage("c1", 1, 2)};
+  const auto tell = [&] {
+    HeartbeatReceived beat{
+        2, stages[0].instance, kIncarnation, VersionFor(stages[0].instance), true, {}};
+    beat.linked = LinkedBy(core_->membership(), stages[0].instance);
+    beat.taken_prompts = {{5, 6}};
+    Handle(beat);
+    return Only<ReplyHeartbeat>().tell_prompts_again;
+  };
+  Handle(RegisterRequested{1, stages[0]});
+  EXPECT_TRUE(tell());
+  Join({stages[1]});
+  EXPECT_TRUE(tell()) << "in no pair before this";
+  EXPECT_FALSE(tell());
+}
+
 TEST_F(WatchesTest, AWorkerHasOneWatch) {
   Join({kRank0});
   Handle(WatchOpened{10, kRank0.instance});

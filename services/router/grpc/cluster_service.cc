@@ -100,6 +100,7 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
     // Said again with every answer, for this one may get lost.
     response->set_drain(reply.drain && Failpoint("router.ask_drain").ok());
     response->set_needed_requests(reply.needed_requests);
+    response->set_tell_prompts_again(reply.tell_prompts_again);
     reactor->Finish(rpc::ToGrpc(reply.status));
   });
   return reactor;
