@@ -82,7 +82,7 @@ class TokenPrices {
   double overhead_tokens() const { return token_us_ == 0 ? 0 : overhead_us_ / token_us_; }
 
  private:
-  StageCost work_;       // Without a plan's own overhead.
+  StageCost work_;  // Without a plan's own overhead.
   double overhead_us_ = 0;
   double token_us_ = 0;  // The time of a token that costs one; 0 if unknown.
 };

@@ -123,7 +123,7 @@ def test_costs_are_known_at_once_after_a_start(tiny_model, played, learned, tmp_
     path.write_text(learned.read_text())
     with timed_cluster(tiny_model, tmp_path, played, path) as cluster:
         assert known_at_start(cluster) == 1
-        assert "what chunks cost is read from" in cluster.processes["prefill-0-0"].log()
+        cluster.processes["prefill-0-0"].wait_log("what chunks cost is read from")
         learn(cluster)
     after = json.loads(path.read_text())
     assert all(late["plans"] > early["plans"] for late, early in zip(after["stages"], before["stages"]))
@@ -158,7 +158,7 @@ def test_another_models_file_is_left_as_it_is(tiny_model, played, learned, tmp_p
     with timed_cluster(tiny_model, tmp_path, played, path) as cluster:
         assert known_at_start(cluster) == 0
         learn(cluster)
-        assert "the model is other there and tiny here" in cluster.processes["prefill-0-0"].log()
+        cluster.processes["prefill-0-0"].wait_log("the model is other there and tiny here")
     assert path.read_bytes() == before
 
 
@@ -221,8 +221,8 @@ def test_stages_are_cut_by_measured_times(tiny_model, played, learned, tmp_path)
     assert missing.returncode == 1 and "there is no" in missing.stdout, missing.stdout
     # Workers that are started one by one come to the same split, and none changes what the next one reads.
     with timed_cluster(tiny_model, tmp_path, played, path, partition="auto") as cluster:
-        assert "layers [0, 9) of 12" in cluster.processes["prefill-0-0"].log()
-        assert "layers [9, 12) of 12" in cluster.processes["prefill-0-1"].log()
+        cluster.processes["prefill-0-0"].wait_log("layers [0, 9) of 12")
+        cluster.processes["prefill-0-1"].wait_log("layers [9, 12) of 12")
         assert known_at_start(cluster) == 1
         learn(cluster)
     assert path.read_bytes() == before

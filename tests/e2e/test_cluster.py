@@ -169,7 +169,7 @@ def test_a_worker_that_does_not_fit_waits_outside(small_cluster, tmp_path, what,
             assert fragment in reason, f"{what}: {reason}"
         clusters.wait_until(lambda: reason in small_cluster.get("/readiness", port)[1], 30, "the worker to say why")
         assert small_cluster.get("/readiness", port)[0] == 503
-        assert reason in stranger.log(), stranger.log()
+        stranger.wait_log(reason)
         assert set(listed(small_cluster)) == {"prefill-0-0", "prefill-0-1", "decode-0"}
     finally:
         code = stranger.stop()

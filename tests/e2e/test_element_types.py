@@ -67,7 +67,7 @@ def test_equals_the_oracle_where_its_logits_are_apart(narrow_model, expected, tm
         for (prompt, tokens), answer in zip(expected, answers):
             assert answer.error is None, answer.error
             assert answer.tokens[:len(tokens)] == tokens, f"prompt of {len(prompt)} tokens"
-        assert f"MiB of {kv})" in cluster.processes["decode-0"].log()
+        cluster.processes["decode-0"].wait_log(f"MiB of {kv})")
 
 
 def test_stages_change_no_token_and_auto_is_the_checkpoints_type(narrow_model, tmp_path):
@@ -75,7 +75,7 @@ def test_stages_change_no_token_and_auto_is_the_checkpoints_type(narrow_model, t
     cluster, alone = long_answers(narrow_model, tmp_path / "one", 1, explicit)
     _, chain = long_answers(narrow_model, tmp_path / "three", 3, [])
     assert chain == alone
-    assert "of 6 in bfloat16, KV cache" in cluster.processes["decode-0"].log()
+    cluster.processes["decode-0"].wait_log("of 6 in bfloat16, KV cache")
 
 
 @pytest.mark.parametrize("flag,why", [

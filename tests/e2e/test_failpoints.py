@@ -71,10 +71,15 @@ def test_what_is_lost_after_it_was_sent_stops_nothing_for_long(tiny_model, expec
         else:
             assert LOST[name], f"this can be made good: {answer.error.details()}"
             assert answer.code == grpc.StatusCode.UNAVAILABLE and "lost" in answer.error.details(), answer.error
-        assert any(f"failpoint {name}:" in process.log() for process in cluster.processes.values()), "nothing was lost"
+        wait_any_log(cluster, f"failpoint {name}:")
         again = client.greedy(PROMPT, COUNT)
         assert again.error is None and again.tokens == expected, again.error
         clusters.wait_until(cluster.idle, 10, "pages to come back")
+
+
+def wait_any_log(cluster, text):
+    clusters.wait_until(lambda: any(text in process.log() for process in cluster.processes.values()), 30,
+                        f"{text!r} in some log")
 
 
 def times_given_up(cluster):
@@ -162,7 +167,7 @@ def test_workers_of_a_large_cluster_find_one_another(tiny_model, expected, tmp_p
                           prefill_flags=["--failpoints", "worker.find=error@1"]) as cluster, \
             Client(cluster.target) as client:
         serves_and_rests(cluster, client, expected)
-        assert any("failpoint worker.find:" in process.log() for process in cluster.processes.values())
+        wait_any_log(cluster, "failpoint worker.find:")
         decode = cluster.processes["decode-0"]
         decode.kill()
         decode.start()

@@ -39,7 +39,7 @@ def test_every_process_starts_and_explains_each_flag_once(cluster):
 
 def test_sglangs_variable_shares_out_the_layers(cluster):
     for stage, layers in (("prefill-0-0", "[0, 2)"), ("prefill-0-1", "[2, 6)")):
-        assert f"layers {layers} of 6" in cluster.processes[stage].log()
+        cluster.processes[stage].wait_log(f"layers {layers} of 6")
 
 
 def run(command, model, *flags):

@@ -71,6 +71,7 @@ def test_workers_without_a_routers_address_are_found_and_found_again(tiny_model,
 
 def test_a_worker_with_a_routers_address_joins_no_other(tiny_model, tmp_path):
     with clusters.Cluster(tiny_model, tmp_path, stages=1) as cluster:
+        cluster.processes["decode-0"].wait_log("grpc 127.0.0.1")
         workers = [line for line in cluster.processes["decode-0"].log().splitlines() if "grpc 127.0.0.1" in line]
         address = workers[0].split("grpc ")[1].split()[0]
         with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as raised:

@@ -52,7 +52,7 @@ def test_a_stage_that_is_killed_and_started_at_once_joins_by_itself(cluster):
     cluster.processes["successor"] = successor
     cluster.metrics_ports["successor"] = cluster.metrics_ports.pop("prefill-0-1")
     clusters.wait_until(lambda: "successor" in listing(cluster)[0], 30, "the successor to be a member")
-    assert "rank 1 of chain chain-0 is taken" in successor.log(), successor.log()
+    successor.wait_log("rank 1 of chain chain-0 is taken")
     cluster.wait_ready()
     assert set(listing(cluster)[0]) == {"prefill-0-0", "successor", "decode-0"}
     assert answer(cluster) == before

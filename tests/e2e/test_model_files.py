@@ -74,7 +74,7 @@ def test_the_models_sampling_defaults_hold_on_every_front(opinionated, tmp_path)
 def test_the_operator_may_leave_them_out(opinionated, tmp_path, choice):
     with clusters.Cluster(opinionated, tmp_path, stages=1, router_flags=["--generation-config", choice]) as cluster:
         assert len({tuple(complete(cluster, seed=seed)) for seed in range(3)}) == 3
-        assert f"sampling defaults: OpenAI's (--generation-config {choice})" in cluster.processes["router"].log()
+        cluster.processes["router"].wait_log(f"sampling defaults: OpenAI's (--generation-config {choice})")
 
 
 def test_only_config_json_ends_texts_without_the_generation_config(tiny_model, tmp_path):

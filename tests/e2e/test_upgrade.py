@@ -120,8 +120,11 @@ def test_what_outlives_the_drain_hears_when_to_try_again(tiny_model, tmp_path):
         assert said["code"] == "draining" and said["type"] == "server_error", said
         clusters.wait_until(lambda: drained(cluster, "router", "worker") == 2, 10, "the router to count them")
         assert "ended 2 requests that were not done in time" in decode.log() and "time_over=2" in decode.log()
-        told = [line for line in cluster.processes["router"].log().splitlines() if "--drain-timeout-ms" in line]
-        assert len([line for line in told if " request id=" in line and "status=UNAVAILABLE" in line]) == 2, told
+
+        def told():
+            lines = [line for line in cluster.processes["router"].log().splitlines() if "--drain-timeout-ms" in line]
+            return [line for line in lines if " request id=" in line and "status=UNAVAILABLE" in line]
+        clusters.wait_until(lambda: len(told()) == 2, 30, "the router to tell of both")
 
 
 def test_the_drain_rpc_is_sigterm(tiny_model, tmp_path):

@@ -143,6 +143,10 @@ class Process:
     def log(self):
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
+    def wait_log(self, text, seconds=30):
+        """A living process writes its log soon after what it tells of, not before."""
+        wait_until(lambda: text in self.log(), seconds, f"{text!r} in the log of {self.name}")
+
 
 class Cluster:
     """A router, `chains` chains of `stages` prefill stages, each of `ranks` processes, `decodes` decode

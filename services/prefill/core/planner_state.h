@@ -119,7 +119,7 @@ struct ChainPlanner::State {
     int64_t deadline_us = kNeverUs;
     int64_t arrived_us = 0;
     int priority = 0;
-    int64_t head_start_us = 0;  // Of its tenant.
+    int64_t head_start_us = 0;  // For its tenant.
     Turn turn;
     int64_t first_plan_us = 0;
     bool prompt_logprobs = false;
