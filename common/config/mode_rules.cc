@@ -19,11 +19,6 @@ constexpr char kMode[] = "disaggregation_mode";
 constexpr const char* kPlaces[] = {"nnodes",  "node_rank", "dist_init_addr",
                                    "pp_rank", "tp_rank",   "prefill_index"};
 
-bool WasSet(const ParsedOptions& parsed, const char* name) {
-  const auto source = parsed.sources.find(name);
-  return source != parsed.sources.end() && source->second.kind != OptionSource::Kind::kDefault;
-}
-
 // Options with the given mode; "" if none is.
 absl::StatusOr<v1::Options> GivenMode(const Assignments& assignments) {
   v1::Options options;
@@ -41,6 +36,11 @@ absl::Status RefuseMode(const std::string& mode, const Assignments& assignments,
 }
 
 }  // namespace
+
+bool WasSet(const ParsedOptions& parsed, const std::string& name) {
+  const auto source = parsed.sources.find(name);
+  return source != parsed.sources.end() && source->second.kind != OptionSource::Kind::kDefault;
+}
 
 Role CheckedRole(const ParsedOptions& options) {
   if (options.role != OptionSpec::VALIDATE) return options.role;

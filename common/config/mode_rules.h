@@ -12,6 +12,9 @@
 
 namespace baton::config {
 
+// Whether the option has a value that is not its default.
+bool WasSet(const ParsedOptions& parsed, const std::string& name);
+
 // A worker's role, from the mode alone: the defaults of all other options hang on it.
 absl::StatusOr<Role> GivenWorkerRole(const Assignments& assignments);
 

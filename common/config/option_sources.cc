@@ -16,6 +16,7 @@
 #include "common/base/status.h"
 #include "common/base/strings.h"
 #include "common/config/foreign_flags.h"
+#include "common/config/option_text.h"
 
 namespace baton::config {
 namespace {
@@ -29,25 +30,20 @@ std::string Shown(const std::string& text) {
       text.size() <= kShownBytes ? text : absl::StrCat(text.substr(0, kShownBytes), "..."));
 }
 
-void AddFlags(const Option& option, std::vector<std::string>& flags) {
-  flags.push_back(absl::StrCat("--", option.flag));
-  for (const std::string& alias : option.spec->alias()) {
-    flags.push_back(absl::StrCat("--", alias));
-  }
-}
-
 // What a mistyped flag may have been meant to be: all that would be taken.
 std::vector<std::string> KnownFlags(Command command) {
   std::vector<std::string> flags = {"--help"};
-  for (const Option& option : OptionTable()) {
-    if (AppliesTo(option, command)) AddFlags(option, flags);
-  }
-  if (!Launches(command)) return flags;
-  for (const Option& option : OptionTable()) {
-    if (!AppliesTo(option, command) && AppliesTo(option, Command::kValidate)) {
-      AddFlags(option, flags);
+  const auto add_those_of = [&](const auto& applies) {
+    for (const Option& option : OptionTable()) {
+      if (!applies(option)) continue;
+      for (std::string& flag : FlagsOf(option)) flags.push_back(std::move(flag));
     }
-  }
+  };
+  add_those_of([&](const Option& option) { return AppliesTo(option, command); });
+  if (!Launches(command)) return flags;
+  add_those_of([&](const Option& option) {
+    return !AppliesTo(option, command) && AppliesTo(option, Command::kValidate);
+  });
   for (const ForeignFlag& row : ForeignFlags()) {
     const bool taken = row.fate != ForeignFlag::Fate::kRefused;
     if (taken && !absl::StrContains(row.name, '*')) flags.push_back(absl::StrCat("--", row.name));

@@ -1,6 +1,7 @@
 #include "common/config/option_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +16,47 @@ namespace baton::config {
 namespace {
 
 using google::protobuf::FieldDescriptor;
+using v1::OptionSpec;
+
+struct CommandFacts {
+  Command command;
+  const char* name;
+  const char* summary;
+  Role role;
+};
+
+// In the order in which they are shown.
+constexpr CommandFacts kCommands[] = {
+    {Command::kServe, "serve",
+     "serve a model on this machine: a router and chains that read and decode", OptionSpec::UP},
+    {Command::kUp, "up", "a local cluster from a few flags or a YAML file", OptionSpec::UP},
+    {Command::kRouter, "router", "accept requests over HTTP and gRPC and pair them with workers",
+     OptionSpec::ROUTER},
+    {Command::kWorker, "worker",
+     "a stage of a chain, colocated or for prefill, or a decode service (--disaggregation-mode)",
+     OptionSpec::ROLE_UNSPECIFIED},  // GivenWorkerRole decides.
+    {Command::kValidate, "validate",
+     "whether it would start here, and what it would be: options, layers, memory",
+     OptionSpec::VALIDATE},
+    {Command::kDrain, "drain", "have a worker finish its requests and leave", OptionSpec::DRAIN},
+    {Command::kSimulate, "simulate",
+     "what a cluster would do with a workload, in virtual time: latencies, idle stages, queues",
+     OptionSpec::SIMULATE},
+    {Command::kTrace, "trace",
+     "a picture of what prefill stages computed when, from the spans of a real run",
+     OptionSpec::TRACE},
+    {Command::kReplay, "replay",
+     "what a router went by when it chose workers, and what another policy would have done",
+     OptionSpec::REPLAY},
+    {Command::kModelInfo, "model info", "describe a checkpoint directory", OptionSpec::MODEL},
+    {Command::kModelMake, "model make", "write a random checkpoint of a given shape",
+     OptionSpec::MODEL},
+};
+
+const CommandFacts& FactsOf(Command command) {
+  return *std::find_if(std::begin(kCommands), std::end(kCommands),
+                       [&](const CommandFacts& facts) { return facts.command == command; });
+}
 
 std::vector<Option> BuildTable() {
   std::vector<Option> table;
@@ -135,6 +177,21 @@ bool StoreValue(const Option& option, const std::string& text, v1::Options* valu
 
 }  // namespace
 
+const std::vector<Command>& AllCommands() {
+  static const auto* const all = [] {
+    auto* const commands = new std::vector<Command>;
+    for (const CommandFacts& facts : kCommands) commands->push_back(facts.command);
+    return commands;
+  }();
+  return *all;
+}
+
+const char* CommandName(Command command) { return FactsOf(command).name; }
+
+const char* CommandSummary(Command command) { return FactsOf(command).summary; }
+
+Role RoleOf(Command command) { return FactsOf(command).role; }
+
 bool Option::is_bool() const { return field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL; }
 bool Option::is_number() const { return field->cpp_type() == FieldDescriptor::CPPTYPE_INT64; }
 
@@ -174,31 +231,9 @@ bool AppliesTo(const Option& option, Role role) {
 }
 
 bool AppliesTo(const Option& option, Command command) {
-  switch (command) {
-    case Command::kRouter:
-      return AppliesTo(option, v1::OptionSpec::ROUTER);
-    case Command::kWorker:
-      return AppliesTo(option, v1::OptionSpec::PREFILL) ||
-             AppliesTo(option, v1::OptionSpec::DECODE) ||
-             AppliesTo(option, v1::OptionSpec::COLOCATED);
-    case Command::kServe:
-    case Command::kUp:
-      return AppliesTo(option, v1::OptionSpec::UP);
-    case Command::kValidate:
-      return AppliesTo(option, v1::OptionSpec::VALIDATE);
-    case Command::kModelInfo:
-    case Command::kModelMake:
-      return AppliesTo(option, v1::OptionSpec::MODEL);
-    case Command::kDrain:
-      return AppliesTo(option, v1::OptionSpec::DRAIN);
-    case Command::kSimulate:
-      return AppliesTo(option, v1::OptionSpec::SIMULATE);
-    case Command::kTrace:
-      return AppliesTo(option, v1::OptionSpec::TRACE);
-    case Command::kReplay:
-      return AppliesTo(option, v1::OptionSpec::REPLAY);
-  }
-  return false;
+  if (command != Command::kWorker) return AppliesTo(option, RoleOf(command));
+  return AppliesTo(option, v1::OptionSpec::PREFILL) || AppliesTo(option, v1::OptionSpec::DECODE) ||
+         AppliesTo(option, v1::OptionSpec::COLOCATED);
 }
 
 std::string RolesText(const Option& option) {

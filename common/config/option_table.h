@@ -29,6 +29,9 @@ const Option* FindByName(const std::string& name);
 const Option* FindByFlag(const std::string& flag);
 const Option* FindByVariable(const std::string& variable);
 
+// A worker's hangs on its options: ROLE_UNSPECIFIED.
+Role RoleOf(Command command);
+
 bool AppliesTo(const Option& option, Role role);
 // True if some role of the command takes it: a worker's options are known before its role is.
 bool AppliesTo(const Option& option, Command command);

@@ -21,32 +21,6 @@
 namespace baton::config {
 namespace {
 
-Role FixedRole(Command command) {
-  switch (command) {
-    case Command::kRouter:
-      return v1::OptionSpec::ROUTER;
-    case Command::kWorker:
-      return v1::OptionSpec::ROLE_UNSPECIFIED;  // GivenWorkerRole decides.
-    case Command::kServe:
-    case Command::kUp:
-      return v1::OptionSpec::UP;
-    case Command::kValidate:
-      return v1::OptionSpec::VALIDATE;
-    case Command::kModelInfo:
-    case Command::kModelMake:
-      return v1::OptionSpec::MODEL;
-    case Command::kDrain:
-      return v1::OptionSpec::DRAIN;
-    case Command::kSimulate:
-      return v1::OptionSpec::SIMULATE;
-    case Command::kTrace:
-      return v1::OptionSpec::TRACE;
-    case Command::kReplay:
-      return v1::OptionSpec::REPLAY;
-  }
-  return v1::OptionSpec::ROLE_UNSPECIFIED;
-}
-
 std::string ElsewhereNote(const std::string& flag, const Option& option, Role role) {
   const std::string more = ElsewhereText(option.name);
   return absl::StrCat(flag, ": nothing for ", RoleName(role), "; ",
@@ -91,6 +65,11 @@ absl::Status Assign(const Assignments& assignments, ParsedOptions* parsed) {
   return absl::OkStatus();
 }
 
+void SetDefault(const Option& option, const std::string& text, ParsedOptions* parsed) {
+  const absl::Status status = SetOption(option, text, "the table", &parsed->values);
+  BATON_CHECK(status.ok()) << std::string(status.message());
+}
+
 // `validate` takes every option, and says of flags what the process that it is asked about would
 // say. A cluster on one machine has no nodes, as with `up`.
 absl::Status PassOverInValidate(ParsedOptions* parsed) {
@@ -108,9 +87,7 @@ absl::Status PassOverInValidate(ParsedOptions* parsed) {
   if (role != v1::OptionSpec::UP) return absl::OkStatus();
   for (const char* name : {"nnodes", "node_rank", "dist_init_addr"}) {
     const Option& option = *FindByName(name);
-    const absl::Status status =
-        SetOption(option, DefaultText(option, parsed->role), "the table", &parsed->values);
-    BATON_CHECK(status.ok()) << std::string(status.message());
+    SetDefault(option, DefaultText(option, parsed->role), parsed);
     parsed->sources[name] = OptionSource{};
   }
   return absl::OkStatus();
@@ -121,15 +98,8 @@ void SetDefaults(ParsedOptions* parsed) {
   for (const Option& option : OptionTable()) {
     if (AppliesTo(option, parsed->role)) parsed->sources[option.name] = OptionSource{};
     const std::string text = DefaultText(option, parsed->role);
-    if (text.empty()) continue;
-    const absl::Status status = SetOption(option, text, "the table", &parsed->values);
-    BATON_CHECK(status.ok()) << std::string(status.message());
+    if (!text.empty()) SetDefault(option, text, parsed);
   }
-}
-
-bool WasSet(const ParsedOptions& parsed, const char* name) {
-  const auto source = parsed.sources.find(name);
-  return source != parsed.sources.end() && source->second.kind != OptionSource::Kind::kDefault;
 }
 
 // Fills in what follows from other options unless it was set.
@@ -181,34 +151,31 @@ void Derive(ParsedOptions* parsed) {
   }
 }
 
-// A numbered worker's place must not be said twice.
-absl::Status CheckOnlyIndex(const ParsedOptions& parsed, const char* option, int64_t index,
-                            const std::vector<std::pair<const char*, std::string>>& places) {
-  for (const auto& [name, value] : places) {
-    if (!WasSet(parsed, name)) continue;
-    return InvalidField(
-        option, absl::StrCat("got ", index, ", which says the worker's place, and ", name, " = ",
-                             value, " says it, too; give one of them"));
-  }
-  return absl::OkStatus();
-}
-
 // Which rank of which stage of which chain, or of which decode service, a numbered worker is.
 // Orchestrators number what they start and cannot divide; a shell in every image that does was
 // rejected.
-absl::Status PlaceInChain(ParsedOptions* parsed) {
+absl::Status PlaceByIndex(ParsedOptions* parsed) {
   v1::Options& values = parsed->values;
-  const int64_t index = values.prefill_index();
-  if (!IsChainRole(parsed->role) || index < 0) return absl::OkStatus();
-  BATON_RETURN_IF_ERROR(CheckOnlyIndex(
-      *parsed, "prefill_index", index,
-      {{"pp_rank", absl::StrCat(values.pp_rank())}, {"tp_rank", absl::StrCat(values.tp_rank())}}));
+  const bool decode = parsed->role == v1::OptionSpec::DECODE;
+  const int64_t index = decode ? values.decode_index() : values.prefill_index();
+  if (!(decode || IsChainRole(parsed->role)) || index < 0) return absl::OkStatus();
+  // The place must not be said twice.
+  const std::pair<const char*, int64_t> places[] = {{"pp_rank", values.pp_rank()},
+                                                    {"tp_rank", values.tp_rank()}};
+  for (const auto& [name, value] : places) {
+    if (!WasSet(*parsed, name)) continue;
+    return InvalidField(decode ? "decode_index" : "prefill_index",
+                        absl::StrCat("got ", index, ", which says the worker's place, and ", name,
+                                     " = ", value, " says it, too; give one of them"));
+  }
   const int64_t stage_index = index / values.tp_size();
   values.set_tp_rank(index % values.tp_size());
   values.set_pp_rank(stage_index % values.pp_size());
-  values.set_chain_id(absl::StrCat(values.chain_id(), "-", stage_index / values.pp_size()));
-  for (const char* name : {"pp_rank", "tp_rank", "chain_id"}) {
-    parsed->sources[name] = {OptionSource::Kind::kDerived, "--prefill-index"};
+  std::string& id = decode ? *values.mutable_decode_id() : *values.mutable_chain_id();
+  absl::StrAppend(&id, "-", stage_index / values.pp_size());
+  for (const char* name : {"pp_rank", "tp_rank", decode ? "decode_id" : "chain_id"}) {
+    parsed->sources[name] = {OptionSource::Kind::kDerived,
+                             decode ? "--decode-index" : "--prefill-index"};
   }
   return absl::OkStatus();
 }
@@ -250,35 +217,16 @@ absl::Status PlaceOnNode(ParsedOptions* parsed) {
   return absl::OkStatus();
 }
 
-absl::Status PlaceInDecode(ParsedOptions* parsed) {
-  v1::Options& values = parsed->values;
-  const int64_t index = values.decode_index();
-  if (parsed->role != v1::OptionSpec::DECODE || index < 0) return absl::OkStatus();
-  BATON_RETURN_IF_ERROR(CheckOnlyIndex(
-      *parsed, "decode_index", index,
-      {{"pp_rank", absl::StrCat(values.pp_rank())}, {"tp_rank", absl::StrCat(values.tp_rank())}}));
-  const int64_t stage_index = index / values.tp_size();
-  values.set_tp_rank(index % values.tp_size());
-  values.set_pp_rank(stage_index % values.pp_size());
-  values.set_decode_id(absl::StrCat(values.decode_id(), "-", stage_index / values.pp_size()));
-  for (const char* name : {"pp_rank", "tp_rank", "decode_id"}) {
-    parsed->sources[name] = {OptionSource::Kind::kDerived, "--decode-index"};
-  }
-  return absl::OkStatus();
-}
-
 // Says where the value came from that a rule over several options refuses.
 absl::Status NameSource(const absl::Status& status, const ParsedOptions& parsed) {
   const auto field = FieldOf(status);
   if (!field.has_value()) return status;
-  const auto source = parsed.sources.find(*field);
-  if (source == parsed.sources.end() || source->second.kind == OptionSource::Kind::kDefault) {
-    return status;
-  }
+  const std::string set_by = SetByText(parsed, *field);
+  if (set_by.empty()) return status;
   const std::string prefix = absl::StrCat(*field, ": ");
   std::string message(status.message());
   if (absl::StartsWith(message, prefix)) message.erase(0, prefix.size());
-  return InvalidField(*field, absl::StrCat(message, " (set by ", SourceText(source->second), ")"));
+  return InvalidField(*field, absl::StrCat(message, set_by));
 }
 
 }  // namespace
@@ -303,10 +251,15 @@ std::string SourceText(const OptionSource& source) {
   return "";
 }
 
+std::string SetByText(const ParsedOptions& options, const std::string& name) {
+  if (!WasSet(options, name)) return "";
+  return absl::StrCat(" (set by ", SourceText(options.sources.at(name)), ")");
+}
+
 absl::StatusOr<ParsedOptions> ParseOptions(Command command, const OptionInput& input) {
   ParsedOptions parsed;
   parsed.command = command;
-  parsed.role = FixedRole(command);
+  parsed.role = RoleOf(command);
   parsed.help = HelpRequest(input.args);
   if (parsed.help.has_value()) return parsed;
 
@@ -324,8 +277,7 @@ absl::StatusOr<ParsedOptions> ParseOptions(Command command, const OptionInput& i
   BATON_RETURN_IF_ERROR(NameSource(CheckColocatedCluster(&parsed), parsed));
   Derive(&parsed);
   BATON_RETURN_IF_ERROR(NameSource(PlaceOnNode(&parsed), parsed));
-  BATON_RETURN_IF_ERROR(NameSource(PlaceInChain(&parsed), parsed));
-  BATON_RETURN_IF_ERROR(NameSource(PlaceInDecode(&parsed), parsed));
+  BATON_RETURN_IF_ERROR(NameSource(PlaceByIndex(&parsed), parsed));
   BATON_RETURN_IF_ERROR(NameSource(Validate(command, parsed.values), parsed));
   return parsed;
 }

@@ -92,6 +92,9 @@ struct ParsedOptions {
   std::optional<std::string> help;
 };
 
+// " (set by flag --page-size)"; empty of a default.
+std::string SetByText(const ParsedOptions& options, const std::string& name);
+
 // Reads and checks everything, Validate included. Errors are InvalidArgument with the option as
 // field (common/base/status.h: FieldOf) and a message that says what was found, where, and what was
 // expected. Options of a cluster's other roles are skipped, so that processes may share them; of

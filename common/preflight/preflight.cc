@@ -327,12 +327,7 @@ class Checks {
 
   PreflightReport Finish() {
     for (Finding& finding : report_.findings) {
-      const auto source = options_.sources.find(finding.option);
-      if (source == options_.sources.end() ||
-          source->second.kind == config::OptionSource::Kind::kDefault) {
-        continue;
-      }
-      absl::StrAppend(&finding.message, " (set by ", config::SourceText(source->second), ")");
+      finding.message += config::SetByText(options_, finding.option);
     }
     return std::move(report_);
   }
