@@ -14,6 +14,21 @@
 
 namespace baton::jinja {
 
+// A row of a table of what has a name.
+template <typename T>
+struct Named {
+  std::string_view name;
+  T value;
+};
+// T() for a name that `table` has not.
+template <typename T, size_t kCount>
+T FindNamed(const Named<T> (&table)[kCount], std::string_view name) {
+  for (const Named<T>& row : table) {
+    if (row.name == name) return row.value;
+  }
+  return T();
+}
+
 // ---- Functions: range, dict, namespace, joiner, raise_exception and strftime_now ----
 
 // Undefined for a name that is none.

@@ -130,12 +130,14 @@ Result ExpressionParser::ParseConditional() {
   return expression;
 }
 
-Result ExpressionParser::LeftToRight(Result (ExpressionParser::*operand)(),
+Result ExpressionParser::LeftToRight(Kind kind, Result (ExpressionParser::*operand)(),
                                      std::initializer_list<std::string_view> operators) {
+  const Token::Kind spelled =
+      kind == Kind::kArithmetic ? Token::Kind::kOperator : Token::Kind::kName;
   BATON_ASSIGN_OR_RETURN(ExpressionRef left, (this->*operand)());
-  while (tokens_.current().kind == Token::Kind::kOperator &&
+  while (tokens_.current().kind == spelled &&
          std::find(operators.begin(), operators.end(), tokens_.current().text) != operators.end()) {
-    Expression node = Make(Kind::kArithmetic);
+    Expression node = Make(kind);
     node.name = tokens_.Next().text;
     BATON_ASSIGN_OR_RETURN(ExpressionRef right, (this->*operand)());
     node.parts.push_back(std::move(left));
@@ -146,29 +148,11 @@ Result ExpressionParser::LeftToRight(Result (ExpressionParser::*operand)(),
 }
 
 Result ExpressionParser::ParseOr() {
-  BATON_ASSIGN_OR_RETURN(ExpressionRef left, ParseAnd());
-  while (tokens_.SeesName("or")) {
-    Expression node = Make(Kind::kOr);
-    tokens_.Next();
-    BATON_ASSIGN_OR_RETURN(ExpressionRef right, ParseAnd());
-    node.parts.push_back(std::move(left));
-    node.parts.push_back(std::move(right));
-    BATON_ASSIGN_OR_RETURN(left, Finish(std::move(node)));
-  }
-  return left;
+  return LeftToRight(Kind::kOr, &ExpressionParser::ParseAnd, {"or"});
 }
 
 Result ExpressionParser::ParseAnd() {
-  BATON_ASSIGN_OR_RETURN(ExpressionRef left, ParseNot());
-  while (tokens_.SeesName("and")) {
-    Expression node = Make(Kind::kAnd);
-    tokens_.Next();
-    BATON_ASSIGN_OR_RETURN(ExpressionRef right, ParseNot());
-    node.parts.push_back(std::move(left));
-    node.parts.push_back(std::move(right));
-    BATON_ASSIGN_OR_RETURN(left, Finish(std::move(node)));
-  }
-  return left;
+  return LeftToRight(Kind::kAnd, &ExpressionParser::ParseNot, {"and"});
 }
 
 Result ExpressionParser::ParseNot() {
@@ -209,7 +193,7 @@ Result ExpressionParser::ParseCompare() {
 }
 
 Result ExpressionParser::ParseSum() {
-  return LeftToRight(&ExpressionParser::ParseConcat, {"+", "-"});
+  return LeftToRight(Kind::kArithmetic, &ExpressionParser::ParseConcat, {"+", "-"});
 }
 
 Result ExpressionParser::ParseConcat() {
@@ -223,20 +207,11 @@ Result ExpressionParser::ParseConcat() {
 }
 
 Result ExpressionParser::ParseProduct() {
-  return LeftToRight(&ExpressionParser::ParsePower, {"*", "/", "//", "%"});
+  return LeftToRight(Kind::kArithmetic, &ExpressionParser::ParsePower, {"*", "/", "//", "%"});
 }
 
 Result ExpressionParser::ParsePower() {
-  BATON_ASSIGN_OR_RETURN(ExpressionRef left, ParseUnary(/*with_filters=*/true));
-  while (tokens_.SeesOperator("**")) {
-    Expression node = Make(Kind::kArithmetic);
-    node.name = tokens_.Next().text;
-    BATON_ASSIGN_OR_RETURN(ExpressionRef right, ParseUnary(/*with_filters=*/true));
-    node.parts.push_back(std::move(left));
-    node.parts.push_back(std::move(right));
-    BATON_ASSIGN_OR_RETURN(left, Finish(std::move(node)));
-  }
-  return left;
+  return LeftToRight(Kind::kArithmetic, &ExpressionParser::ParseFiltered, {"**"});
 }
 
 Result ExpressionParser::ParseUnary(bool with_filters) {

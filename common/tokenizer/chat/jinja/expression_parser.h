@@ -79,6 +79,7 @@ class ExpressionParser {
   Result ParseConcat();
   Result ParseProduct();
   Result ParsePower();
+  Result ParseFiltered() { return ParseUnary(/*with_filters=*/true); }
   Result ParseUnary(bool with_filters);
   Result ParsePrimary();
   Result ParseList();
@@ -93,7 +94,7 @@ class ExpressionParser {
   absl::StatusOr<CallArguments> ParseArguments();
   Result ParseTargetPart(bool with_attribute);
   Result ParseParentheses();
-  Result LeftToRight(Result (ExpressionParser::*operand)(),
+  Result LeftToRight(Expression::Kind kind, Result (ExpressionParser::*operand)(),
                      std::initializer_list<std::string_view> operators);
   void NoteName(std::string_view what, bool known, const std::string& name, int line);
 

@@ -103,11 +103,7 @@ Filter FindFilter(std::string_view name) {
 }
 
 Test FindTest(std::string_view name) {
-  struct Known {
-    std::string_view name;
-    Test test;
-  };
-  constexpr Known kKnown[] = {
+  constexpr Named<Test> kKnown[] = {
       {"defined", IsDefined},
       {"undefined", IsKind<Kind::kUndefined>},
       {"none", IsKind<Kind::kNone>},
@@ -148,10 +144,7 @@ Test FindTest(std::string_view name) {
       {">", Compares<4>},
       {">=", Compares<5>},
   };
-  for (const Known& known : kKnown) {
-    if (known.name == name) return known.test;
-  }
-  return nullptr;
+  return FindNamed(kKnown, name);
 }
 
 }  // namespace baton::jinja

@@ -114,19 +114,14 @@ absl::StatusOr<Value> StrftimeNow(Evaluator& evaluator, const Arguments& argumen
 }  // namespace
 
 Value FindFunction(const std::string& name) {
-  struct Known {
-    const char* name;
-    absl::StatusOr<Value> (*call)(Evaluator&, const Arguments&);
-  };
-  constexpr Known kKnown[] = {{"range", Range},
-                              {"dict", MakeDict},
-                              {"namespace", MakeNamespace},
-                              {"joiner", Joiner},
-                              {"raise_exception", RaiseException},
-                              {"strftime_now", StrftimeNow}};
-  for (const Known& known : kKnown) {
-    if (name == known.name) return Value::Of(Callable{name, known.call});
-  }
+  using Function = absl::StatusOr<Value> (*)(Evaluator&, const Arguments&);
+  constexpr Named<Function> kKnown[] = {{"range", Range},
+                                        {"dict", MakeDict},
+                                        {"namespace", MakeNamespace},
+                                        {"joiner", Joiner},
+                                        {"raise_exception", RaiseException},
+                                        {"strftime_now", StrftimeNow}};
+  if (const Function call = FindNamed(kKnown, name)) return Value::Of(Callable{name, call});
   return Value::Undefined(Concat("'", name, "' is undefined"));
 }
 

@@ -9,7 +9,7 @@
 #include "common/base/status.h"
 #include "common/base/strings.h"
 #include "common/tokenizer/chat/jinja/operations.h"
-#include "common/tokenizer/words/utf8.h"
+#include "common/tokenizer/chat/jinja/strings.h"
 #include "nlohmann/json.hpp"
 
 namespace baton::jinja {
@@ -260,19 +260,9 @@ class JsonWriter {
 
   absl::Status String(const Text& text) {
     BATON_RETURN_IF_ERROR(budget_.Work(text.size()));
-    const std::string_view bytes = text.bytes();
     out_.Append("\"");
-    size_t done = 0;
-    for (size_t at = 0; at < bytes.size();) {
-      const Utf8Step step = NextUtf8(bytes.substr(at));
-      if (const std::string escape = Escape(step.code_point); !escape.empty()) {
-        out_.AppendSlice(text, done, at);
-        out_.Append(escape, text.OriginAt(at));
-        done = at + step.length;
-      }
-      at += step.length;
-    }
-    out_.AppendSlice(text, done, bytes.size());
+    AppendEscaped(
+        text, [this](char32_t c) { return Escape(c); }, &out_);
     out_.Append("\"");
     return absl::OkStatus();
   }

@@ -238,8 +238,7 @@ absl::StatusOr<Value> Slice(const Value& object, std::optional<int64_t> start,
   }
   if (object.IsString()) return MakeString(std::move(text), budget);
   BATON_RETURN_IF_ERROR(budget.Work(items.size() * sizeof(Value)));
-  return object.Is(Kind::kList) ? Value::MakeList(std::move(items))
-                                : Value::MakeTuple(std::move(items));
+  return Value::MakeSequence(object.kind(), std::move(items));
 }
 
 }  // namespace baton::jinja

@@ -111,8 +111,7 @@ absl::StatusOr<Value> Repeat(const Value& value, int64_t times, Budget& budget) 
   for (int64_t i = 0; i < times; ++i) {
     items.insert(items.end(), value.items().begin(), value.items().end());
   }
-  return value.Is(Kind::kList) ? Value::MakeList(std::move(items))
-                               : Value::MakeTuple(std::move(items));
+  return Value::MakeSequence(value.kind(), std::move(items));
 }
 
 absl::StatusOr<Value> Add(const Value& left, const Value& right, Budget& budget) {
@@ -124,8 +123,7 @@ absl::StatusOr<Value> Add(const Value& left, const Value& right, Budget& budget)
   List items = left.items();
   items.insert(items.end(), right.items().begin(), right.items().end());
   BATON_RETURN_IF_ERROR(budget.Work(items.size() * sizeof(Value)));
-  return left.Is(Kind::kList) ? Value::MakeList(std::move(items))
-                              : Value::MakeTuple(std::move(items));
+  return Value::MakeSequence(left.kind(), std::move(items));
 }
 
 int OrderOf(double left, double right) { return left < right ? -1 : left > right ? 1 : 0; }

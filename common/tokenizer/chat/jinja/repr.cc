@@ -10,7 +10,7 @@
 #include "common/base/strings.h"
 #include "common/tokenizer/chat/jinja/format.h"
 #include "common/tokenizer/chat/jinja/operations.h"
-#include "common/tokenizer/words/utf8.h"
+#include "common/tokenizer/chat/jinja/strings.h"
 
 namespace baton::jinja {
 namespace {
@@ -114,17 +114,8 @@ void AppendQuoted(const Text& text, Text* out) {
       bytes.find('\'') != std::string::npos && bytes.find('"') == std::string::npos;
   const char quote = doubled ? '"' : '\'';
   out->Append(std::string_view(&quote, 1));
-  size_t done = 0;
-  for (size_t at = 0; at < bytes.size();) {
-    const Utf8Step step = NextUtf8(std::string_view(bytes).substr(at));
-    if (const std::string escape = ReprEscape(step.code_point, quote); !escape.empty()) {
-      out->AppendSlice(text, done, at);
-      out->Append(escape, text.OriginAt(at));
-      done = at + step.length;
-    }
-    at += step.length;
-  }
-  out->AppendSlice(text, done, bytes.size());
+  AppendEscaped(
+      text, [quote](char32_t c) { return ReprEscape(c, quote); }, out);
   out->Append(std::string_view(&quote, 1));
 }
 

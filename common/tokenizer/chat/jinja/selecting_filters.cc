@@ -137,11 +137,7 @@ absl::StatusOr<Value> SortKey(Evaluator& evaluator, const Value& item, const Val
 }
 
 Filter FindSelectingFilter(std::string_view name) {
-  struct Known {
-    std::string_view name;
-    Filter filter;
-  };
-  constexpr Known kKnown[] = {
+  constexpr Named<Filter> kKnown[] = {
       {"map", Map},
       {"attr", Attr},
       {"select", Select<true, false>},
@@ -149,10 +145,7 @@ Filter FindSelectingFilter(std::string_view name) {
       {"selectattr", Select<true, true>},
       {"rejectattr", Select<false, true>},
   };
-  for (const Known& known : kKnown) {
-    if (known.name == name) return known.filter;
-  }
-  return nullptr;
+  return FindNamed(kKnown, name);
 }
 
 }  // namespace baton::jinja

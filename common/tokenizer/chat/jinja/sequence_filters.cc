@@ -245,21 +245,14 @@ absl::StatusOr<Value> Default(Evaluator&, const Value& input, const Arguments& a
 }  // namespace
 
 Filter FindSequenceFilter(std::string_view name) {
-  struct Known {
-    std::string_view name;
-    Filter filter;
-  };
-  constexpr Known kKnown[] = {
+  constexpr Named<Filter> kKnown[] = {
       {"length", Length},     {"count", Length},    {"list", ListFilter},   {"first", End<true>},
       {"last", End<false>},   {"reverse", Reverse}, {"join", Join},         {"items", Items},
       {"dictsort", DictSort}, {"sort", Sort},       {"min", Extreme<true>}, {"max", Extreme<false>},
       {"unique", Unique},     {"groupby", GroupBy}, {"batch", Batch},       {"sum", Sum},
       {"default", Default},   {"d", Default},
   };
-  for (const Known& known : kKnown) {
-    if (known.name == name) return known.filter;
-  }
-  return nullptr;
+  return FindNamed(kKnown, name);
 }
 
 }  // namespace baton::jinja

@@ -313,11 +313,7 @@ absl::StatusOr<Value> ClassMethod(Evaluator& evaluator, const Text& text, std::s
 }
 
 Method FindMethod(std::string_view name) {
-  struct Known {
-    std::string_view name;
-    Method method;
-  };
-  constexpr Known kKnown[] = {
+  constexpr Named<Method> kKnown[] = {
       {"split", Split},
       {"rsplit", Split},
       {"splitlines", SplitLines},
@@ -349,10 +345,7 @@ Method FindMethod(std::string_view name) {
       {"center", Justify},
       {"zfill", Justify},
   };
-  for (const Known& known : kKnown) {
-    if (known.name == name) return known.method;
-  }
-  return IsClassMethod(name) ? ClassMethod : nullptr;
+  return IsClassMethod(name) ? ClassMethod : FindNamed(kKnown, name);
 }
 
 }  // namespace

@@ -254,24 +254,4 @@ bool HasClass(std::string_view name, std::string_view text) {
   return false;
 }
 
-Text EscapeHtml(const Text& text) {
-  Text escaped;
-  size_t done = 0;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const char c = text.bytes()[at];
-    const std::string_view entity = c == '&'    ? "&amp;"
-                                    : c == '<'  ? "&lt;"
-                                    : c == '>'  ? "&gt;"
-                                    : c == '"'  ? "&#34;"
-                                    : c == '\'' ? "&#39;"
-                                                : "";
-    if (entity.empty()) continue;
-    escaped.AppendSlice(text, done, at);
-    escaped.Append(entity, text.OriginAt(at));
-    done = at + 1;
-  }
-  escaped.AppendSlice(text, done, text.size());
-  return escaped;
-}
-
 }  // namespace baton::jinja

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/tokenizer/chat/jinja/text.h"
+#include "common/tokenizer/words/utf8.h"
 
 namespace baton::jinja {
 
@@ -37,8 +38,22 @@ std::string Lower(std::string_view text);
 bool HasClass(std::string_view name, std::string_view text);
 bool IsClassMethod(std::string_view name);
 
-// &, <, >, " and ' as HTML entities.
-Text EscapeHtml(const Text& text);
+// Appends `text` with escape(c) in the place of each character c of which that is not empty.
+template <typename Escape>
+void AppendEscaped(const Text& text, const Escape& escape, Text* out) {
+  const std::string_view bytes = text.bytes();
+  size_t done = 0;
+  for (size_t at = 0; at < bytes.size();) {
+    const Utf8Step step = NextUtf8(bytes.substr(at));
+    if (const std::string escaped = escape(step.code_point); !escaped.empty()) {
+      out->AppendSlice(text, done, at);
+      out->Append(escaped, text.OriginAt(at));
+      done = at + step.length;
+    }
+    at += step.length;
+  }
+  out->AppendSlice(text, done, bytes.size());
+}
 
 }  // namespace baton::jinja
 

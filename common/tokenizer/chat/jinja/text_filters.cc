@@ -96,7 +96,17 @@ absl::StatusOr<Value> StringFilter(Evaluator& evaluator, const Value& input, con
 
 absl::StatusOr<Value> Escape(Evaluator& evaluator, const Value& input, const Arguments&) {
   BATON_ASSIGN_OR_RETURN(const Text text, Str(input, evaluator.budget()));
-  return MakeString(EscapeHtml(text), evaluator.budget());
+  const auto entity = [](char32_t c) -> std::string {
+    return c == '&'    ? "&amp;"
+           : c == '<'  ? "&lt;"
+           : c == '>'  ? "&gt;"
+           : c == '"'  ? "&#34;"
+           : c == '\'' ? "&#39;"
+                       : "";
+  };
+  Text escaped;
+  AppendEscaped(text, entity, &escaped);
+  return MakeString(std::move(escaped), evaluator.budget());
 }
 
 absl::StatusOr<Value> Format(Evaluator& evaluator, const Value& input, const Arguments& arguments) {
@@ -255,11 +265,7 @@ absl::StatusOr<Value> Round(Evaluator&, const Value& input, const Arguments& arg
 }  // namespace
 
 Filter FindTextFilter(std::string_view name) {
-  struct Known {
-    std::string_view name;
-    Filter filter;
-  };
-  constexpr Known kKnown[] = {
+  constexpr Named<Filter> kKnown[] = {
       {"tojson", ToJsonFilter},
       {"trim", ByMethod<0>},
       {"upper", ByMethod<1>},
@@ -281,10 +287,7 @@ Filter FindTextFilter(std::string_view name) {
       {"abs", Abs},
       {"round", Round},
   };
-  for (const Known& known : kKnown) {
-    if (known.name == name) return known.filter;
-  }
-  return nullptr;
+  return FindNamed(kKnown, name);
 }
 
 }  // namespace baton::jinja

@@ -10,14 +10,9 @@
 namespace baton::jinja {
 namespace {
 
-absl::StatusOr<int> DepthOf(const List& items) {
-  int depth = 0;
-  for (const Value& item : items) depth = std::max(depth, item.depth());
-  if (depth >= Value::kMaxDepth) {
-    return absl::InvalidArgumentError(
-        Concat("lists and dicts are nested more than ", Value::kMaxDepth, " deep"));
-  }
-  return depth + 1;
+absl::Status TooDeep() {
+  return absl::InvalidArgumentError(
+      Concat("lists and dicts are nested more than ", Value::kMaxDepth, " deep"));
 }
 
 // Keys that are equal have one spelling: 1, 1.0 and true are one key to Python. None for a value
@@ -68,23 +63,17 @@ Value Value::String(std::string_view text, Origin origin) {
   return String(Text(std::string(text), origin));
 }
 
-absl::StatusOr<Value> Value::MakeList(List items) {
-  const absl::StatusOr<int> depth = DepthOf(items);
-  if (!depth.ok()) return depth.status();
-  return Value(Storage(Sequence{std::make_shared<const List>(std::move(items)), *depth}));
-}
-
-absl::StatusOr<Value> Value::MakeTuple(List items) {
-  const absl::StatusOr<int> depth = DepthOf(items);
-  if (!depth.ok()) return depth.status();
-  return Value(Storage(Tuple{{std::make_shared<const List>(std::move(items)), *depth}}));
+absl::StatusOr<Value> Value::MakeSequence(Kind kind, List items) {
+  int depth = 0;
+  for (const Value& item : items) depth = std::max(depth, item.depth());
+  if (depth >= kMaxDepth) return TooDeep();
+  Sequence sequence{std::make_shared<const List>(std::move(items)), depth + 1};
+  if (kind == Kind::kTuple) return Value(Storage(Tuple{std::move(sequence)}));
+  return Value(Storage(std::move(sequence)));
 }
 
 absl::StatusOr<Value> Value::MakeDict(Dict dict) {
-  if (dict.depth() >= kMaxDepth) {
-    return absl::InvalidArgumentError(
-        Concat("lists and dicts are nested more than ", kMaxDepth, " deep"));
-  }
+  if (dict.depth() >= kMaxDepth) return TooDeep();
   return Value(Storage(std::make_shared<const Dict>(std::move(dict))));
 }
 
@@ -123,35 +112,6 @@ int Value::depth() const {
   }
 }
 
-bool Value::SameAs(const Value& other) const {
-  if (kind() != other.kind()) return false;
-  switch (kind()) {
-    case Kind::kUndefined:
-      return std::get<WhyRef>(storage_) == std::get<WhyRef>(other.storage_);
-    case Kind::kNone:
-      return true;
-    case Kind::kBool:
-    case Kind::kInt:
-      return int_value() == other.int_value();
-    case Kind::kFloat:
-      return float_value() == other.float_value();
-    case Kind::kString:
-      return std::get<TextRef>(storage_) == std::get<TextRef>(other.storage_);
-    case Kind::kList:
-    case Kind::kTuple:
-      return items_ref() == other.items_ref();
-    case Kind::kDict:
-      return std::get<DictRef>(storage_) == std::get<DictRef>(other.storage_);
-    case Kind::kNamespace:
-      return &variables() == &other.variables();
-    case Kind::kCallable:
-      return std::get<CallableRef>(storage_) == std::get<CallableRef>(other.storage_);
-    case Kind::kLoop:
-      return std::get<LoopRef>(storage_) == std::get<LoopRef>(other.storage_);
-  }
-  return false;
-}
-
 absl::Status Dict::Set(Value key, Value value) {
   std::optional<std::string> hash_key = HashKey(key);
   if (!hash_key.has_value()) {
@@ -188,33 +148,10 @@ const Value* Dict::Find(std::string_view key) const {
 }
 
 std::string_view TypeName(const Value& value) {
-  switch (value.kind()) {
-    case Value::Kind::kUndefined:
-      return "Undefined";
-    case Value::Kind::kNone:
-      return "NoneType";
-    case Value::Kind::kBool:
-      return "bool";
-    case Value::Kind::kInt:
-      return "int";
-    case Value::Kind::kFloat:
-      return "float";
-    case Value::Kind::kString:
-      return "str";
-    case Value::Kind::kList:
-      return "list";
-    case Value::Kind::kTuple:
-      return "tuple";
-    case Value::Kind::kDict:
-      return "dict";
-    case Value::Kind::kNamespace:
-      return "Namespace";
-    case Value::Kind::kCallable:
-      return "function";
-    case Value::Kind::kLoop:
-      return "LoopContext";
-  }
-  return "";
+  constexpr std::string_view kNames[] = {"Undefined", "NoneType",  "bool",     "int",
+                                         "float",     "str",       "list",     "tuple",
+                                         "dict",      "Namespace", "function", "LoopContext"};
+  return kNames[static_cast<size_t>(value.kind())];
 }
 
 }  // namespace baton::jinja

@@ -77,6 +77,7 @@ class Value {
   static Value String(Text text);
   static Value String(std::string_view text, Origin origin = Origin::kTemplate);
   // InvalidArgument past kMaxDepth.
+  static absl::StatusOr<Value> MakeSequence(Kind kind, List items);  // kList or kTuple.
   static absl::StatusOr<Value> MakeList(List items);
   static absl::StatusOr<Value> MakeTuple(List items);
   static absl::StatusOr<Value> MakeDict(Dict dict);
@@ -109,12 +110,13 @@ class Value {
 
   int depth() const;  // 0 for what holds no values.
   // Whether two values are one object, which is what `sameas` asks.
-  bool SameAs(const Value& other) const;
+  bool SameAs(const Value& other) const { return storage_ == other.storage_; }
 
  private:
   struct Sequence {
     std::shared_ptr<const List> items;
     int depth;
+    bool operator==(const Sequence& other) const { return items == other.items; }
   };
   struct Tuple : Sequence {};
   using WhyRef = std::shared_ptr<const std::string>;
@@ -128,6 +130,13 @@ class Value {
 
   Storage storage_;
 };
+
+inline absl::StatusOr<Value> Value::MakeList(List items) {
+  return MakeSequence(Kind::kList, std::move(items));
+}
+inline absl::StatusOr<Value> Value::MakeTuple(List items) {
+  return MakeSequence(Kind::kTuple, std::move(items));
+}
 
 // In order of insertion, as Python's.
 class Dict {
