@@ -313,7 +313,7 @@ void BM_TorchLinear(benchmark::State& state) {
   const auto x = RandomFloats(static_cast<size_t>(rows) * static_cast<size_t>(inputs));
   std::vector<float> y(static_cast<size_t>(rows) * static_cast<size_t>(outputs));
   const auto linear = (*plugin)->make_linear(outputs, inputs);
-  linear->SetRows(reinterpret_cast<const std::byte*>(weights.data()), 0, outputs);
+  linear->SetRows(reinterpret_cast<const std::byte*>(weights.data()), nullptr, 0, outputs);
   for (auto _ : state) {
     linear->Apply(x.data(), rows, y.data());
     benchmark::DoNotOptimize(y.data());

@@ -63,7 +63,7 @@ class Layer {
                                  threads_)) {
     const std::vector<uint16_t> row(static_cast<size_t>(inputs), 0x3c00);
     for (int i = 0; i < hidden; ++i) {
-      linear_->SetRows(reinterpret_cast<const std::byte*>(row.data()), i, 1);
+      linear_->SetRows(reinterpret_cast<const std::byte*>(row.data()), nullptr, i, 1);
     }
   }
 

@@ -94,17 +94,6 @@ size_t PlaceOf(const Element* panels, size_t row, int inputs) {
 
 size_t Step(size_t input) { return input / 2 * 2 * kPairPanel + input % 2; }
 
-template <typename Element>
-void Pack(const Element* rows, int row_begin, int row_count, int inputs, Element* panels) {
-  const auto columns = static_cast<size_t>(inputs);
-  for (int row = 0; row < row_count; ++row) {
-    const size_t output = static_cast<size_t>(row_begin) + static_cast<size_t>(row);
-    Element* const to = panels + PlaceOf(panels, output, inputs);
-    const Element* const from = rows + static_cast<size_t>(row) * columns;
-    for (size_t i = 0; i < columns; ++i) to[Step(i)] = from[i];
-  }
-}
-
 }  // namespace
 
 void PackPairedInput(const Bf16* numbers, int row, int rows, int inputs, Bf16* x) {
@@ -120,13 +109,19 @@ void PackPairedInput(const Bf16* numbers, int row, int rows, int inputs, Bf16* x
   std::fill(std::copy_n(numbers + done, inputs - done, to), to + kPairBlock, Bf16{});
 }
 
-void PackPairedRows(const Bf16* rows, int row_begin, int row_count, int inputs, Bf16* panels) {
-  Pack(rows, row_begin, row_count, inputs, panels);
+template <typename Element>
+void PackPairedRows(const Element* rows, int row_begin, int row_count, int inputs,
+                    Element* panels) {
+  const auto columns = static_cast<size_t>(inputs);
+  for (int row = 0; row < row_count; ++row) {
+    const size_t output = static_cast<size_t>(row_begin) + static_cast<size_t>(row);
+    Element* const to = panels + PlaceOf(panels, output, inputs);
+    const Element* const from = rows + static_cast<size_t>(row) * columns;
+    for (size_t i = 0; i < columns; ++i) to[Step(i)] = from[i];
+  }
 }
-
-void PackPairedRows(const E4m3* rows, int row_begin, int row_count, int inputs, E4m3* panels) {
-  Pack(rows, row_begin, row_count, inputs, panels);
-}
+template void PackPairedRows(const Bf16*, int, int, int, Bf16*);
+template void PackPairedRows(const E4m3*, int, int, int, E4m3*);
 
 void UnpackPairedRow(const PairedMatrix& w, int row, float* out) {
   const Bf16* const from = w.panels + PlaceOf(w.panels, static_cast<size_t>(row), w.inputs);

@@ -27,23 +27,12 @@ constexpr int PaddedInputs(int inputs) {
 // A matrix [outputs, inputs] in panels, padded with zeros:
 // [ceil(outputs / kPairPanel)][PaddedInputs(inputs) / 2][kPairPanel][2], pairs of neighbouring
 // inputs.
-struct PairedMatrix {
-  const Bf16* panels;
-  int outputs;
-  int inputs;
-};
+using PairedMatrix = Packed<Bf16>;
 
 // A matrix of FP8 numbers in such panels, and their scales, as PackedE4m3Matrix has them with
 // panels of kPairPanel. The bytes of a pair of inputs are in the order of outputs 0 to 3, 16 to 19,
 // 4 to 7, 20 to 23, ...: widened by halves of 16 bytes they are in order. `offset` is even.
-struct PairedE4m3Matrix {
-  const E4m3* panels;
-  int outputs;
-  int inputs;
-  const float* scales;
-  int offset;
-  int blocks() const { return (offset + inputs + kScaleBlock - 1) / kScaleBlock; }
-};
+using PairedE4m3Matrix = Packed<E4m3>;
 
 // Rows of x are read in passes of kPairPass, the last of which may have fewer:
 // [ceil(rows / kPairPass)][PaddedInputs(inputs) / kPairBlock][rows of the pass][kPairBlock]. What a
@@ -80,8 +69,8 @@ void PackPairedInput(const Bf16* numbers, int row, int rows, int inputs, Bf16* x
 // Elements of a packed [outputs, inputs] matrix.
 size_t PairedSize(int outputs, int inputs);
 // As PackRows and UnpackRow, on any CPU.
-void PackPairedRows(const Bf16* rows, int row_begin, int row_count, int inputs, Bf16* panels);
-void PackPairedRows(const E4m3* rows, int row_begin, int row_count, int inputs, E4m3* panels);
+template <typename Element>
+void PackPairedRows(const Element* rows, int row_begin, int row_count, int inputs, Element* panels);
 void UnpackPairedRow(const PairedMatrix& w, int row, float* out);
 void UnpackPairedRow(const PairedE4m3Matrix& w, int row, float* out);
 

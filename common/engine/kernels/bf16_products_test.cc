@@ -177,7 +177,7 @@ struct Fp8Matrix {
     const int blocks = packed().blocks();
     scales = RandomFloats(static_cast<size_t>(outputs) * static_cast<size_t>(blocks), 9);
     packed_scales.resize(PackedSize(outputs, blocks, kPairPanel));
-    PackScales(scales.data(), 0, outputs, blocks, kPairPanel, packed_scales.data());
+    PackRows(scales.data(), 0, outputs, blocks, kPairPanel, packed_scales.data());
     PackPairedRows(rows.data(), 0, outputs, inputs, panels.data());
   }
   PairedE4m3Matrix packed() const {

@@ -60,19 +60,6 @@ size_t PlaceOfRow(const Element* panels, size_t row, size_t inputs, size_t width
   return row / width * inputs * width + PlaceInColumn(panels, row % width, width);
 }
 
-template <typename Element>
-void Pack(const Element* rows, int row_begin, int row_count, int inputs, int panel_width,
-          Element* panels) {
-  const auto width = static_cast<size_t>(panel_width);
-  const auto columns = static_cast<size_t>(inputs);
-  for (int row = 0; row < row_count; ++row) {
-    const size_t output = static_cast<size_t>(row_begin) + static_cast<size_t>(row);
-    Element* to = panels + PlaceOfRow(panels, output, columns, width);
-    const Element* source = rows + static_cast<size_t>(row) * columns;
-    for (size_t i = 0; i < columns; ++i) to[i * width] = source[i];
-  }
-}
-
 float Widen(float x) { return x; }
 float Widen(Bf16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
 
@@ -86,15 +73,21 @@ void Unpack(const Packed<Element>& w, int row, int panel_width, float* out) {
 
 }  // namespace
 
-void PackRows(const float* rows, int row_begin, int row_count, int inputs, int panel_width,
-              float* panels) {
-  Pack(rows, row_begin, row_count, inputs, panel_width, panels);
+template <typename Element>
+void PackRows(const Element* rows, int row_begin, int row_count, int inputs, int panel_width,
+              Element* panels) {
+  const auto width = static_cast<size_t>(panel_width);
+  const auto columns = static_cast<size_t>(inputs);
+  for (int row = 0; row < row_count; ++row) {
+    const size_t output = static_cast<size_t>(row_begin) + static_cast<size_t>(row);
+    Element* to = panels + PlaceOfRow(panels, output, columns, width);
+    const Element* source = rows + static_cast<size_t>(row) * columns;
+    for (size_t i = 0; i < columns; ++i) to[i * width] = source[i];
+  }
 }
-
-void PackRows(const Bf16* rows, int row_begin, int row_count, int inputs, int panel_width,
-              Bf16* panels) {
-  Pack(rows, row_begin, row_count, inputs, panel_width, panels);
-}
+template void PackRows(const float*, int, int, int, int, float*);
+template void PackRows(const Bf16*, int, int, int, int, Bf16*);
+template void PackRows(const E4m3*, int, int, int, int, E4m3*);
 
 void UnpackRow(const PackedMatrix& w, int row, int panel_width, float* out) {
   Unpack(w, row, panel_width, out);
@@ -102,16 +95,6 @@ void UnpackRow(const PackedMatrix& w, int row, int panel_width, float* out) {
 
 void UnpackRow(const PackedBf16Matrix& w, int row, int panel_width, float* out) {
   Unpack(w, row, panel_width, out);
-}
-
-void PackRows(const E4m3* rows, int row_begin, int row_count, int inputs, int panel_width,
-              E4m3* panels) {
-  Pack(rows, row_begin, row_count, inputs, panel_width, panels);
-}
-
-void PackScales(const float* rows, int row_begin, int row_count, int blocks, int panel_width,
-                float* scales) {
-  Pack(rows, row_begin, row_count, blocks, panel_width, scales);
 }
 
 float Widened(E4m3 value) {

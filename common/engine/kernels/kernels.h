@@ -193,17 +193,11 @@ std::vector<const KernelTable*> AvailableKernels();
 size_t PackedSize(int outputs, int inputs, int panel_width);
 
 // Writes rows [row_begin, row_begin + row_count) of the matrix [outputs, inputs], given at `rows`,
-// into `panels`. `panels` must be zero in the padding.
-void PackRows(const float* rows, int row_begin, int row_count, int inputs, int panel_width,
-              float* panels);
-void PackRows(const Bf16* rows, int row_begin, int row_count, int inputs, int panel_width,
-              Bf16* panels);
-
-void PackRows(const E4m3* rows, int row_begin, int row_count, int inputs, int panel_width,
-              E4m3* panels);
-// The rows' scales, [row_count, blocks], into those of a packed matrix of so many blocks.
-void PackScales(const float* rows, int row_begin, int row_count, int blocks, int panel_width,
-                float* scales);
+// into `panels`, for float, Bf16 and E4m3. `panels` must be zero in the padding. Of scales, [rows,
+// blocks], `inputs` are the blocks.
+template <typename Element>
+void PackRows(const Element* rows, int row_begin, int row_count, int inputs, int panel_width,
+              Element* panels);
 
 // Exactly; NaN for the two codes that are none of a matrix's.
 float Widened(E4m3 value);

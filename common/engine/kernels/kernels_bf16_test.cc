@@ -138,7 +138,7 @@ TEST_P(KernelsBf16Test, LinearOfFp8EqualsThatOfTheScaledWeights) {
     const auto scales = RandomFloats(Size(outputs, blocks));
     std::vector<float> packed_scales(PackedSize(outputs, blocks, width));
     PackRows(weights.data(), 0, outputs, inputs, width, panels.data());
-    PackScales(scales.data(), 0, outputs, blocks, width, packed_scales.data());
+    PackRows(scales.data(), 0, outputs, blocks, width, packed_scales.data());
     matrix.scales = packed_scales.data();
     std::vector<float> wide(weights.size());
     for (int row = 0; row < outputs; ++row) {

@@ -128,7 +128,7 @@ class SparseLayerTest : public testing::Test {
   }
   std::unique_ptr<Linear> Matrix(int outputs, int inputs, const std::vector<float>& values) {
     auto linear = MakeNativeLinear(outputs, inputs, ElementType::kFloat32, kernels_, threads_);
-    linear->SetRows(reinterpret_cast<const std::byte*>(values.data()), 0, outputs);
+    linear->SetRows(reinterpret_cast<const std::byte*>(values.data()), nullptr, 0, outputs);
     return linear;
   }
   // The layer of experts `held`; the same weights each time.

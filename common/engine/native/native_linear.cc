@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,17 +15,9 @@ namespace baton {
 namespace {
 
 using kernels::Bf16;
+using kernels::E4m3;
 using kernels::KernelTable;
 using kernels::Packed;
-
-void Multiply(const KernelTable& table, const Packed<float>& w, const float* x, int rows,
-              int panel_begin, int panel_end, float* y) {
-  table.linear(w, x, rows, panel_begin, panel_end, y, static_cast<size_t>(w.outputs));
-}
-void Multiply(const KernelTable& table, const Packed<Bf16>& w, const float* x, int rows,
-              int panel_begin, int panel_end, float* y) {
-  table.linear_bf16(w, x, rows, panel_begin, panel_end, y, static_cast<size_t>(w.outputs));
-}
 
 // Zeroed memory. A product of one row reads all of it in order; large pages make that a tenth
 // faster than a vector's memory. Throws bad_alloc like a vector.
@@ -35,199 +28,139 @@ MemoryBuffer Zeroed(size_t bytes) {
   return *std::move(memory);
 }
 
-template <typename Element, ElementType kType>
-class NativeLinear final : public Linear {
+// How a matrix is packed and multiplied: by the kernels of a table,
+struct TablePanels {
+  const KernelTable& table;
+
+  int width() const { return table.panel_width; }
+  size_t Size(int outputs, int inputs) const {
+    return kernels::PackedSize(outputs, inputs, table.panel_width);
+  }
+  template <typename Element>
+  void Pack(const Element* rows, int row_begin, int row_count, int inputs, Element* panels) const {
+    kernels::PackRows(rows, row_begin, row_count, inputs, table.panel_width, panels);
+  }
+  template <typename Element>
+  void Unpack(const Packed<Element>& w, int row, float* out) const {
+    kernels::UnpackRow(w, row, table.panel_width, out);
+  }
+  // x as the product takes it.
+  const float* Given(const float* x, int /*rows*/, int /*inputs*/, ThreadPool& /*pool*/) const {
+    return x;
+  }
+  auto Product(const Packed<float>& /*w*/) const { return table.linear; }
+  auto Product(const Packed<Bf16>& /*w*/) const { return table.linear_bf16; }
+  auto Product(const Packed<E4m3>& /*w*/) const { return table.linear_e4m3; }
+};
+
+// or by products of pairs.
+struct PairedPanels {
+  const kernels::Bf16Products& products;
+  const KernelTable& table;
+
+  int width() const { return kernels::kPairPanel; }
+  size_t Size(int outputs, int inputs) const { return kernels::PairedSize(outputs, inputs); }
+  template <typename Element>
+  void Pack(const Element* rows, int row_begin, int row_count, int inputs, Element* panels) const {
+    kernels::PackPairedRows(rows, row_begin, row_count, inputs, panels);
+  }
+  template <typename Element>
+  void Unpack(const Packed<Element>& w, int row, float* out) const {
+    kernels::UnpackPairedRow(w, row, out);
+  }
+  // Rounded; until the calling thread's next call.
+  const Bf16* Given(const float* x, int rows, int inputs, ThreadPool& pool) const {
+    const auto columns = static_cast<size_t>(kernels::PaddedInputs(inputs));
+    const auto given = static_cast<size_t>(inputs);
+    // One for all matrices that a thread multiplies by; it is as large as the largest input.
+    thread_local std::vector<Bf16> packed;
+    packed.resize(std::max(packed.size(), static_cast<size_t>(rows) * columns));
+    Bf16* const to = packed.data();
+    pool.ParallelFor(rows, [&](int begin, int end) {
+      thread_local std::vector<Bf16> rounded;
+      rounded.resize(std::max(rounded.size(), given));
+      for (int row = begin; row < end; ++row) {
+        table.to_bf16(x + static_cast<size_t>(row) * given, given, rounded.data());
+        kernels::PackPairedInput(rounded.data(), row, rows, inputs, to);
+      }
+    });
+    return to;
+  }
+  auto Product(const Packed<Bf16>& /*w*/) const { return products.linear; }
+  auto Product(const Packed<E4m3>& /*w*/) const { return products.linear_e4m3; }
+};
+
+template <typename Element>
+constexpr ElementType kTypeOf =
+    std::is_same_v<Element, Bf16> ? ElementType::kBFloat16 : ElementType::kFloat32;
+
+int PanelsOf(int outputs, int width) { return (outputs + width - 1) / width; }
+
+template <typename Element, typename Panels>
+class PackedLinear final : public Linear {
  public:
-  NativeLinear(int outputs, int inputs, const KernelTable& table, ThreadPool& pool)
-      : Linear(outputs, inputs, kType),
-        table_(table),
+  // `offset` is of FP8 alone.
+  PackedLinear(int outputs, int inputs, int offset, const Panels& panels, ThreadPool& pool)
+      : Linear(outputs, inputs, kTypeOf<Element>, BlocksOf(inputs, offset)),
+        offset_(offset),
+        panels_(panels),
         pool_(pool),
-        memory_(Zeroed(kernels::PackedSize(outputs, inputs, table.panel_width) * sizeof(Element))),
-        panels_(reinterpret_cast<Element*>(memory_.span().data)) {}
+        memory_(Zeroed(panels.Size(outputs, inputs) * sizeof(Element))),
+        elements_(reinterpret_cast<Element*>(memory_.span().data)),
+        scales_(kernels::PackedSize(outputs, blocks(), panels.width())) {}
 
-  void SetRows(const std::byte* rows, int row_begin, int row_count) override {
-    kernels::PackRows(reinterpret_cast<const Element*>(rows), row_begin, row_count, inputs(),
-                      table_.panel_width, panels_);
+  void SetRows(const std::byte* rows, const float* scales, int row_begin, int row_count) override {
+    panels_.Pack(reinterpret_cast<const Element*>(rows), row_begin, row_count, inputs(), elements_);
+    if (blocks() == 0) return;
+    BATON_CHECK(scales != nullptr) << "rows without scales";
+    kernels::PackRows(scales, row_begin, row_count, blocks(), panels_.width(), scales_.data());
   }
 
-  void Row(int row, float* out) const override {
-    kernels::UnpackRow(matrix(), row, table_.panel_width, out);
-  }
+  void Row(int row, float* out) const override { panels_.Unpack(matrix(), row, out); }
 
   void Apply(const float* x, int rows, float* y) const override {
-    const int panels = (outputs() + table_.panel_width - 1) / table_.panel_width;
-    pool_.ParallelFor(
-        panels, [&](int begin, int end) { Multiply(table_, matrix(), x, rows, begin, end, y); });
+    const auto* const given = panels_.Given(x, rows, inputs(), pool_);
+    pool_.ParallelFor(PanelsOf(outputs(), panels_.width()), [&](int begin, int end) {
+      const Packed<Element> w = matrix();
+      panels_.Product(w)(w, given, rows, begin, end, y, static_cast<size_t>(outputs()));
+    });
   }
 
  private:
-  Packed<Element> matrix() const { return {panels_, outputs(), inputs()}; }
+  static constexpr bool kScaled = std::is_same_v<Element, E4m3>;
 
-  const KernelTable& table_;
-  ThreadPool& pool_;
-  const MemoryBuffer memory_;
-  Element* const panels_;
-};
+  static int BlocksOf(int inputs, int offset) {
+    if constexpr (!kScaled) return 0;
+    return Packed<E4m3>{nullptr, 0, inputs, nullptr, offset}.blocks();
+  }
 
-// x rounded, as Bf16Products take it; until the calling thread's next call.
-const Bf16* PackRounded(const float* x, int rows, int inputs, const KernelTable& table,
-                        ThreadPool& pool) {
-  const auto columns = static_cast<size_t>(kernels::PaddedInputs(inputs));
-  const auto given = static_cast<size_t>(inputs);
-  // One for all matrices that a thread multiplies by; it is as large as the largest input.
-  thread_local std::vector<Bf16> packed;
-  packed.resize(std::max(packed.size(), static_cast<size_t>(rows) * columns));
-  Bf16* const to = packed.data();
-  pool.ParallelFor(rows, [&](int begin, int end) {
-    thread_local std::vector<Bf16> rounded;
-    rounded.resize(std::max(rounded.size(), given));
-    for (int row = begin; row < end; ++row) {
-      table.to_bf16(x + static_cast<size_t>(row) * given, given, rounded.data());
-      kernels::PackPairedInput(rounded.data(), row, rows, inputs, to);
+  Packed<Element> matrix() const {
+    if constexpr (kScaled) {
+      return {elements_, outputs(), inputs(), scales_.data(), offset_};
+    } else {
+      return {elements_, outputs(), inputs()};
     }
-  });
-  return to;
-}
-
-class PairedLinear final : public Linear {
- public:
-  PairedLinear(int outputs, int inputs, const kernels::Bf16Products& products,
-               const KernelTable& table, ThreadPool& pool)
-      : Linear(outputs, inputs, ElementType::kBFloat16),
-        products_(products),
-        table_(table),
-        pool_(pool),
-        memory_(Zeroed(kernels::PairedSize(outputs, inputs) * sizeof(Bf16))),
-        panels_(reinterpret_cast<Bf16*>(memory_.span().data)) {}
-
-  void SetRows(const std::byte* rows, int row_begin, int row_count) override {
-    kernels::PackPairedRows(reinterpret_cast<const Bf16*>(rows), row_begin, row_count, inputs(),
-                            panels_);
-  }
-
-  void Row(int row, float* out) const override { kernels::UnpackPairedRow(matrix(), row, out); }
-
-  void Apply(const float* x, int rows, float* y) const override {
-    const Bf16* const packed = PackRounded(x, rows, inputs(), table_, pool_);
-    const int panels = (outputs() + kernels::kPairPanel - 1) / kernels::kPairPanel;
-    pool_.ParallelFor(panels, [&](int begin, int end) {
-      products_.linear(matrix(), packed, rows, begin, end, y, static_cast<size_t>(outputs()));
-    });
-  }
-
- private:
-  kernels::PairedMatrix matrix() const { return {panels_, outputs(), inputs()}; }
-
-  const kernels::Bf16Products& products_;
-  const KernelTable& table_;
-  ThreadPool& pool_;
-  const MemoryBuffer memory_;
-  Bf16* const panels_;
-};
-
-int BlocksOf(int inputs, int offset) {
-  return kernels::PackedE4m3Matrix{nullptr, 0, inputs, nullptr, offset}.blocks();
-}
-
-class NativeScaledLinear final : public ScaledLinear {
- public:
-  NativeScaledLinear(int outputs, int inputs, int offset, const KernelTable& table,
-                     ThreadPool& pool)
-      : ScaledLinear(outputs, inputs, BlocksOf(inputs, offset)),
-        offset_(offset),
-        table_(table),
-        pool_(pool),
-        memory_(Zeroed(kernels::PackedSize(outputs, inputs, table.panel_width))),
-        scales_(kernels::PackedSize(outputs, blocks(), table.panel_width)) {}
-
-  void SetRows(const std::byte* /*rows*/, int /*row_begin*/, int /*row_count*/) override {
-    BATON_CHECK(false) << "rows without scales";
-  }
-
-  void SetScaledRows(const std::byte* rows, const float* scales, int row_begin,
-                     int row_count) override {
-    kernels::PackRows(reinterpret_cast<const kernels::E4m3*>(rows), row_begin, row_count, inputs(),
-                      table_.panel_width, reinterpret_cast<kernels::E4m3*>(memory_.span().data));
-    kernels::PackScales(scales, row_begin, row_count, blocks(), table_.panel_width, scales_.data());
-  }
-
-  void Row(int row, float* out) const override {
-    kernels::UnpackRow(matrix(), row, table_.panel_width, out);
-  }
-
-  void Apply(const float* x, int rows, float* y) const override {
-    const int panels = (outputs() + table_.panel_width - 1) / table_.panel_width;
-    pool_.ParallelFor(panels, [&](int begin, int end) {
-      table_.linear_e4m3(matrix(), x, rows, begin, end, y, static_cast<size_t>(outputs()));
-    });
-  }
-
- private:
-  kernels::PackedE4m3Matrix matrix() const {
-    return {reinterpret_cast<const kernels::E4m3*>(memory_.span().data), outputs(), inputs(),
-            scales_.data(), offset_};
   }
 
   const int offset_;
-  const KernelTable& table_;
+  const Panels panels_;
   ThreadPool& pool_;
   const MemoryBuffer memory_;
+  Element* const elements_;
   std::vector<float> scales_;
 };
 
-class PairedScaledLinear final : public ScaledLinear {
- public:
-  PairedScaledLinear(int outputs, int inputs, int offset, const kernels::Bf16Products& products,
-                     const KernelTable& table, ThreadPool& pool)
-      : ScaledLinear(outputs, inputs, BlocksOf(inputs, offset)),
-        offset_(offset),
-        products_(products),
-        table_(table),
-        pool_(pool),
-        memory_(Zeroed(kernels::PairedSize(outputs, inputs))),
-        scales_(kernels::PackedSize(outputs, blocks(), kernels::kPairPanel)) {}
+template <typename Element, typename Panels>
+std::unique_ptr<Linear> MakePacked(int outputs, int inputs, int offset, const Panels& panels,
+                                   ThreadPool& pool) {
+  return std::make_unique<PackedLinear<Element, Panels>>(outputs, inputs, offset, panels, pool);
+}
 
-  void SetRows(const std::byte* /*rows*/, int /*row_begin*/, int /*row_count*/) override {
-    BATON_CHECK(false) << "rows without scales";
-  }
-
-  void SetScaledRows(const std::byte* rows, const float* scales, int row_begin,
-                     int row_count) override {
-    kernels::PackPairedRows(reinterpret_cast<const kernels::E4m3*>(rows), row_begin, row_count,
-                            inputs(), reinterpret_cast<kernels::E4m3*>(memory_.span().data));
-    kernels::PackScales(scales, row_begin, row_count, blocks(), kernels::kPairPanel,
-                        scales_.data());
-  }
-
-  void Row(int row, float* out) const override { kernels::UnpackPairedRow(matrix(), row, out); }
-
-  void Apply(const float* x, int rows, float* y) const override {
-    const Bf16* const packed = PackRounded(x, rows, inputs(), table_, pool_);
-    const int panels = (outputs() + kernels::kPairPanel - 1) / kernels::kPairPanel;
-    pool_.ParallelFor(panels, [&](int begin, int end) {
-      products_.linear_e4m3(matrix(), packed, rows, begin, end, y, static_cast<size_t>(outputs()));
-    });
-  }
-
- private:
-  kernels::PairedE4m3Matrix matrix() const {
-    return {reinterpret_cast<const kernels::E4m3*>(memory_.span().data), outputs(), inputs(),
-            scales_.data(), offset_};
-  }
-
-  const int offset_;
-  const kernels::Bf16Products& products_;
-  const KernelTable& table_;
-  ThreadPool& pool_;
-  const MemoryBuffer memory_;
-  std::vector<float> scales_;
-};
-
-template <typename Element, ElementType kType>
+template <typename Element>
 class NativeHeadLinear final : public HeadLinear {
  public:
   NativeHeadLinear(int heads, int outputs, int inputs, const KernelTable& table)
-      : HeadLinear(kType),
+      : HeadLinear(kTypeOf<Element>),
         outputs_(outputs),
         inputs_(inputs),
         table_(table),
@@ -242,12 +175,8 @@ class NativeHeadLinear final : public HeadLinear {
 
   void Apply(int head, const float* x, int rows, float* y, size_t stride) const override {
     const Packed<Element> matrix = {panels_ + static_cast<size_t>(head) * size_, outputs_, inputs_};
-    const int panels = (outputs_ + table_.panel_width - 1) / table_.panel_width;
-    if constexpr (kType == ElementType::kBFloat16) {
-      table_.linear_bf16(matrix, x, rows, 0, panels, y, stride);
-    } else {
-      table_.linear(matrix, x, rows, 0, panels, y, stride);
-    }
+    TablePanels{table_}.Product(matrix)(matrix, x, rows, 0, PanelsOf(outputs_, table_.panel_width),
+                                        y, stride);
   }
 
  private:
@@ -264,37 +193,33 @@ class NativeHeadLinear final : public HeadLinear {
 std::unique_ptr<HeadLinear> MakeNativeHeadLinear(int heads, int outputs, int inputs,
                                                  ElementType weights, const KernelTable& table) {
   if (weights == ElementType::kBFloat16) {
-    return std::make_unique<NativeHeadLinear<Bf16, ElementType::kBFloat16>>(heads, outputs, inputs,
-                                                                            table);
+    return std::make_unique<NativeHeadLinear<Bf16>>(heads, outputs, inputs, table);
   }
-  return std::make_unique<NativeHeadLinear<float, ElementType::kFloat32>>(heads, outputs, inputs,
-                                                                          table);
+  return std::make_unique<NativeHeadLinear<float>>(heads, outputs, inputs, table);
 }
 
 std::unique_ptr<Linear> MakePairedLinear(int outputs, int inputs,
                                          const kernels::Bf16Products& products,
                                          const KernelTable& table, ThreadPool& pool) {
-  return std::make_unique<PairedLinear>(outputs, inputs, products, table, pool);
+  return MakePacked<Bf16>(outputs, inputs, /*offset=*/0, PairedPanels{products, table}, pool);
 }
 
-std::unique_ptr<ScaledLinear> MakePairedScaledLinear(int outputs, int inputs, int offset,
-                                                     const kernels::Bf16Products& products,
-                                                     const KernelTable& table, ThreadPool& pool) {
-  return std::make_unique<PairedScaledLinear>(outputs, inputs, offset, products, table, pool);
+std::unique_ptr<Linear> MakePairedScaledLinear(int outputs, int inputs, int offset,
+                                               const kernels::Bf16Products& products,
+                                               const KernelTable& table, ThreadPool& pool) {
+  return MakePacked<E4m3>(outputs, inputs, offset, PairedPanels{products, table}, pool);
 }
 
-std::unique_ptr<ScaledLinear> MakeNativeScaledLinear(int outputs, int inputs, int offset,
-                                                     const KernelTable& table, ThreadPool& pool) {
-  return std::make_unique<NativeScaledLinear>(outputs, inputs, offset, table, pool);
+std::unique_ptr<Linear> MakeNativeScaledLinear(int outputs, int inputs, int offset,
+                                               const KernelTable& table, ThreadPool& pool) {
+  return MakePacked<E4m3>(outputs, inputs, offset, TablePanels{table}, pool);
 }
 
 std::unique_ptr<Linear> MakeNativeLinear(int outputs, int inputs, ElementType weights,
                                          const KernelTable& table, ThreadPool& pool) {
-  if (weights == ElementType::kBFloat16) {
-    return std::make_unique<NativeLinear<Bf16, ElementType::kBFloat16>>(outputs, inputs, table,
-                                                                        pool);
-  }
-  return std::make_unique<NativeLinear<float, ElementType::kFloat32>>(outputs, inputs, table, pool);
+  const auto make = weights == ElementType::kBFloat16 ? MakePacked<Bf16, TablePanels>
+                                                      : MakePacked<float, TablePanels>;
+  return make(outputs, inputs, /*offset=*/0, TablePanels{table}, pool);
 }
 
 }  // namespace baton

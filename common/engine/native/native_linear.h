@@ -24,16 +24,14 @@ std::unique_ptr<Linear> MakePairedLinear(int outputs, int inputs,
 
 // MakeNativeLinear's of FP8 weights with scales, which are kept as they are. The bits are those of
 // the float32 values that they are worth.
-std::unique_ptr<ScaledLinear> MakeNativeScaledLinear(int outputs, int inputs, int offset,
-                                                     const kernels::KernelTable& table,
-                                                     ThreadPool& pool);
+std::unique_ptr<Linear> MakeNativeScaledLinear(int outputs, int inputs, int offset,
+                                               const kernels::KernelTable& table, ThreadPool& pool);
 
 // The same by `products`, which multiply FP8: batch invariant, with bits of their own. `offset` is
 // even.
-std::unique_ptr<ScaledLinear> MakePairedScaledLinear(int outputs, int inputs, int offset,
-                                                     const kernels::Bf16Products& products,
-                                                     const kernels::KernelTable& table,
-                                                     ThreadPool& pool);
+std::unique_ptr<Linear> MakePairedScaledLinear(int outputs, int inputs, int offset,
+                                               const kernels::Bf16Products& products,
+                                               const kernels::KernelTable& table, ThreadPool& pool);
 
 // The same for a matrix of each head, [outputs, inputs].
 std::unique_ptr<HeadLinear> MakeNativeHeadLinear(int heads, int outputs, int inputs,

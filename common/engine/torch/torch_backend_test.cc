@@ -21,7 +21,7 @@ TEST(TorchBackendTest, MultipliesOnceLoaded) {
   (*plugin)->set_threads(1);
   const auto linear = (*plugin)->make_linear(2, 3);
   const float weight[] = {1, 2, 3, 4, 5, 6};
-  linear->SetRows(reinterpret_cast<const std::byte*>(weight), 0, 2);
+  linear->SetRows(reinterpret_cast<const std::byte*>(weight), nullptr, 0, 2);
   const float x[] = {1, 0, 1, 0, 1, 0};
   float y[4] = {};
   linear->Apply(x, 2, y);

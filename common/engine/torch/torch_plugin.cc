@@ -33,7 +33,8 @@ class TorchLinear final : public Linear {
       : Linear(outputs, inputs, ElementType::kFloat32),
         weight_(at::empty({outputs, inputs}, at::kFloat)) {}
 
-  void SetRows(const std::byte* rows, int row_begin, int row_count) override {
+  void SetRows(const std::byte* rows, const float* /*scales*/, int row_begin,
+               int row_count) override {
     weight_.narrow(0, row_begin, row_count)
         .copy_(View(reinterpret_cast<const float*>(rows), row_count, inputs()));
   }

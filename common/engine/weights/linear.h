@@ -12,20 +12,24 @@ namespace baton {
 
 class Linear {
  public:
-  Linear(int outputs, int inputs, ElementType weights)
-      : outputs_(outputs), inputs_(inputs), weights_(weights) {}
+  // `blocks`: of FP8, the blocks of inputs that share a scale in each row.
+  Linear(int outputs, int inputs, ElementType weights, int blocks = 0)
+      : outputs_(outputs), inputs_(inputs), weights_(weights), blocks_(blocks) {}
   virtual ~Linear() = default;
   Linear(const Linear&) = delete;
   Linear& operator=(const Linear&) = delete;
 
   int outputs() const { return outputs_; }
   int inputs() const { return inputs_; }
-  // The type of the weights in memory. Products use their float32 values.
+  // The type of the weights in memory; float32 of FP8. Products use their float32 values.
   ElementType weights() const { return weights_; }
+  int blocks() const { return blocks_; }
 
   // While loading: sets rows [row_begin, row_begin + row_count) of [outputs, inputs] from elements
-  // of type weights(), aligned for it.
-  virtual void SetRows(const std::byte* rows, int row_begin, int row_count) = 0;
+  // of type weights(), aligned for it; of FP8 from a byte for each element (kernels::E4m3 says what
+  // they are worth), and from `scales`, [row_count, blocks()]. Others have no scales.
+  virtual void SetRows(const std::byte* rows, const float* scales, int row_begin,
+                       int row_count) = 0;
 
   // Row `row` of W, [inputs], exactly. For tied embeddings.
   virtual void Row(int row, float* out) const = 0;
@@ -37,24 +41,6 @@ class Linear {
   const int outputs_;
   const int inputs_;
   const ElementType weights_;
-};
-
-// One whose weights are FP8 numbers, each with a scale: kernels::E4m3 says what they are worth.
-// Products use their float32 values; SetRows is never called.
-class ScaledLinear : public Linear {
- public:
-  ScaledLinear(int outputs, int inputs, int blocks)
-      : Linear(outputs, inputs, ElementType::kFloat32), blocks_(blocks) {}
-
-  // Blocks of inputs that share a scale in each row.
-  int blocks() const { return blocks_; }
-
-  // While loading: rows of [outputs, inputs] in a byte for each element, and their scales,
-  // [row_count, blocks()].
-  virtual void SetScaledRows(const std::byte* rows, const float* scales, int row_begin,
-                             int row_count) = 0;
-
- private:
   const int blocks_;
 };
 
@@ -81,9 +67,9 @@ class HeadLinear {
 using HeadLinearFactory =
     std::function<std::unique_ptr<HeadLinear>(int heads, int outputs, int inputs, ElementType)>;
 
-// Makes an empty ScaledLinear whose first block lacks its first `offset` inputs.
+// Makes an empty Linear of FP8 whose first block lacks its first `offset` inputs.
 using ScaledLinearFactory =
-    std::function<std::unique_ptr<ScaledLinear>(int outputs, int inputs, int offset)>;
+    std::function<std::unique_ptr<Linear>(int outputs, int inputs, int offset)>;
 
 // Makes an empty Linear of the chosen backend.
 using LinearFactory = std::function<std::unique_ptr<Linear>(int outputs, int inputs)>;

@@ -180,31 +180,26 @@ class StageLoader {
       scaled.push_back(std::move(part));
     }
     const auto inputs = static_cast<int>(parts[0].columns());
-    std::unique_ptr<ScaledLinear> kept;
-    std::unique_ptr<Linear> wide;
-    if (make_scaled_) {
-      kept = make_scaled_(outputs, inputs, scaled[0].offset());
-    } else {
-      wide = make_linear_(outputs, inputs);
-    }
+    std::unique_ptr<Linear> linear = make_scaled_
+                                         ? make_scaled_(outputs, inputs, scaled[0].offset())
+                                         : make_linear_(outputs, inputs);
     int row_begin = 0;
     const int64_t rows_per_step = std::max<int64_t>(1, kConvertElements / inputs);
     for (size_t i = 0; i < parts.size(); ++i) {
       for (int64_t row = 0; row < parts[i].rows(); row += rows_per_step) {
         const int64_t rows = std::min(rows_per_step, parts[i].rows() - row);
         const int to = row_begin + static_cast<int>(row);
-        BATON_RETURN_IF_ERROR(kept != nullptr ? KeepScaled(scaled[i], row, rows, to, *kept)
-                                              : WidenScaled(scaled[i], row, rows, to, *wide));
+        BATON_RETURN_IF_ERROR(make_scaled_ ? KeepScaled(scaled[i], row, rows, to, *linear)
+                                           : WidenScaled(scaled[i], row, rows, to, *linear));
         Report(rows * inputs);
       }
       row_begin += static_cast<int>(parts[i].rows());
     }
-    if (kept != nullptr) return kept;
-    return wide;
+    return linear;
   }
 
   absl::Status KeepScaled(const ScaledPart& part, int64_t row, int64_t rows, int to,
-                          ScaledLinear& linear) {
+                          Linear& linear) {
     const auto blocks = static_cast<size_t>(linear.blocks());
     rows_.resize(static_cast<size_t>(rows * linear.inputs()));
     scales_.resize(static_cast<size_t>(rows) * blocks);
@@ -213,7 +208,7 @@ class StageLoader {
       part.ScalesOfRow(row + static_cast<int64_t>(i),
                        std::span(scales_).subspan(i * blocks, blocks));
     }
-    linear.SetScaledRows(rows_.data(), scales_.data(), to, static_cast<int>(rows));
+    linear.SetRows(rows_.data(), scales_.data(), to, static_cast<int>(rows));
     return absl::OkStatus();
   }
 
@@ -222,7 +217,8 @@ class StageLoader {
     BATON_CHECK(linear.weights() == ElementType::kFloat32) << "what does not keep FP8 is float32";
     scales_.resize(static_cast<size_t>(rows * linear.inputs()));
     BATON_RETURN_IF_ERROR(part.ReadValues(row, rows, scales_));
-    linear.SetRows(reinterpret_cast<const std::byte*>(scales_.data()), to, static_cast<int>(rows));
+    linear.SetRows(reinterpret_cast<const std::byte*>(scales_.data()), nullptr, to,
+                   static_cast<int>(rows));
     return absl::OkStatus();
   }
 
@@ -232,7 +228,8 @@ class StageLoader {
     for (int64_t row = 0; row < part.rows(); row += rows_per_step) {
       const int64_t rows = std::min(rows_per_step, part.rows() - row);
       BATON_RETURN_IF_ERROR(ReadRows(part, row, rows, linear.weights()));
-      linear.SetRows(rows_.data(), row_begin + static_cast<int>(row), static_cast<int>(rows));
+      linear.SetRows(rows_.data(), nullptr, row_begin + static_cast<int>(row),
+                     static_cast<int>(rows));
       Report(rows * inputs);
     }
     return absl::OkStatus();
