@@ -171,7 +171,16 @@ void AppendJsonString(std::string& out, std::string_view text) {
   out += '"';
 }
 
-std::string Number(double value) { return absl::StrFormat("%.6g", value); }
+void AppendValue(const LogField& field, std::string_view not_finite,
+                 void (*append_text)(std::string&, std::string_view), std::string& out) {
+  if (const auto* number = std::get_if<int64_t>(&field.value)) {
+    absl::StrAppend(&out, *number);
+  } else if (const auto* real = std::get_if<double>(&field.value)) {
+    out += std::isfinite(*real) ? absl::StrFormat("%.6g", *real) : std::string(not_finite);
+  } else {
+    append_text(out, std::get<std::string_view>(field.value));
+  }
+}
 
 }  // namespace
 
@@ -182,13 +191,7 @@ std::string TextRecord(std::string_view message, std::initializer_list<LogField>
     out += ' ';
     out += field.name;
     out += '=';
-    if (const auto* number = std::get_if<int64_t>(&field.value)) {
-      absl::StrAppend(&out, *number);
-    } else if (const auto* real = std::get_if<double>(&field.value)) {
-      out += std::isfinite(*real) ? Number(*real) : "-";
-    } else {
-      AppendTextValue(out, std::get<std::string_view>(field.value));
-    }
+    AppendValue(field, "-", AppendTextValue, out);
   }
   return out;
 }
@@ -200,13 +203,7 @@ std::string JsonRecord(std::string_view message, std::initializer_list<LogField>
     out += ',';
     AppendJsonString(out, field.name);
     out += ':';
-    if (const auto* number = std::get_if<int64_t>(&field.value)) {
-      absl::StrAppend(&out, *number);
-    } else if (const auto* real = std::get_if<double>(&field.value)) {
-      out += std::isfinite(*real) ? Number(*real) : "null";
-    } else {
-      AppendJsonString(out, std::get<std::string_view>(field.value));
-    }
+    AppendValue(field, "null", AppendJsonString, out);
   }
   return out;
 }

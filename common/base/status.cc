@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/strings.h"
 
 namespace baton {
 namespace {
@@ -25,10 +26,8 @@ std::optional<std::string> PayloadOf(const absl::Status& status, const char* url
 }  // namespace
 
 absl::Status InvalidField(std::string_view field, std::string_view message) {
-  absl::Status status =
-      absl::InvalidArgumentError(absl::StrCat(absl::string_view(field.data(), field.size()), ": ",
-                                              absl::string_view(message.data(), message.size())));
-  status.SetPayload(kFieldPayload, absl::Cord(absl::string_view(field.data(), field.size())));
+  absl::Status status = absl::InvalidArgumentError(Concat(field, ": ", message));
+  status.SetPayload(kFieldPayload, absl::Cord(ToAbsl(field)));
   return status;
 }
 
@@ -38,9 +37,8 @@ std::optional<std::string> FieldOf(const absl::Status& status) {
 
 absl::Status WithLeg(absl::Status status, std::string_view leg, std::string_view instance) {
   if (status.ok()) return status;
-  status.SetPayload(kLegPayload, absl::Cord(absl::string_view(leg.data(), leg.size())));
-  status.SetPayload(kInstancePayload,
-                    absl::Cord(absl::string_view(instance.data(), instance.size())));
+  status.SetPayload(kLegPayload, absl::Cord(ToAbsl(leg)));
+  status.SetPayload(kInstancePayload, absl::Cord(ToAbsl(instance)));
   return status;
 }
 
@@ -54,9 +52,7 @@ std::optional<std::string> InstanceOf(const absl::Status& status) {
 
 absl::Status Annotate(absl::Status status, std::string_view context) {
   if (status.ok()) return status;
-  absl::Status annotated(
-      status.code(),
-      absl::StrCat(absl::string_view(context.data(), context.size()), ": ", status.message()));
+  absl::Status annotated(status.code(), Concat(context, ": ", status.message()));
   status.ForEachPayload([&annotated](absl::string_view url, const absl::Cord& payload) {
     annotated.SetPayload(url, payload);
   });
@@ -80,58 +76,51 @@ std::string DescribeStatus(const absl::Status& status) {
 
 namespace {
 
-constexpr char kDrainPayload[] = "baton.dev/drain";  // Milliseconds, in decimal.
-
-}  // namespace
-
-absl::Status EndedByDrain(absl::Status status, int64_t retry_after_ms) {
-  if (!status.ok()) status.SetPayload(kDrainPayload, absl::Cord(absl::StrCat(retry_after_ms)));
-  return status;
-}
-
-bool IsEndedByDrain(const absl::Status& status) { return RetryAfterMsOf(status) > 0; }
-
-int64_t RetryAfterMsOf(const absl::Status& status) {
-  int64_t retry_after_ms = 0;
-  const auto payload = status.GetPayload(kDrainPayload);
-  const bool read = payload.has_value() && absl::SimpleAtoi(std::string(*payload), &retry_after_ms);
-  return read ? retry_after_ms : 0;
-}
-
-namespace {
-
+constexpr char kDrainPayload[] = "baton.dev/drain";              // Milliseconds, in decimal.
 constexpr char kOverloadPayload[] = "baton.dev/overload";        // Milliseconds, in decimal.
 constexpr char kRetractedPayload[] = "baton.dev/retracted";      // Empty.
 constexpr char kUnconnectedPayload[] = "baton.dev/unconnected";  // Empty.
 
-int64_t HintMsOf(const absl::Status& status) {
-  int64_t retry_after_ms = 0;
-  const auto payload = status.GetPayload(kOverloadPayload);
-  const bool read = payload.has_value() && absl::SimpleAtoi(std::string(*payload), &retry_after_ms);
-  return read ? retry_after_ms : 0;
+absl::Status WithMillis(absl::Status status, const char* url, int64_t ms) {
+  if (!status.ok()) status.SetPayload(url, absl::Cord(absl::StrCat(ms)));
+  return status;
+}
+
+int64_t MillisOf(const absl::Status& status, const char* url) {
+  int64_t ms = 0;
+  const std::optional<std::string> payload = PayloadOf(status, url);
+  return payload.has_value() && absl::SimpleAtoi(*payload, &ms) ? ms : 0;
+}
+
+absl::Status Marked(absl::Status status, const char* url) {
+  if (!status.ok()) status.SetPayload(url, absl::Cord());
+  return status;
 }
 
 }  // namespace
 
+absl::Status EndedByDrain(absl::Status status, int64_t retry_after_ms) {
+  return WithMillis(std::move(status), kDrainPayload, retry_after_ms);
+}
+
+bool IsEndedByDrain(const absl::Status& status) { return RetryAfterMsOf(status) > 0; }
+
+int64_t RetryAfterMsOf(const absl::Status& status) { return MillisOf(status, kDrainPayload); }
+
 absl::Status Overloaded(absl::Status status, int64_t retry_after_ms) {
-  if (!status.ok()) status.SetPayload(kOverloadPayload, absl::Cord(absl::StrCat(retry_after_ms)));
-  return status;
+  return WithMillis(std::move(status), kOverloadPayload, retry_after_ms);
 }
 
-bool IsOverloaded(const absl::Status& status) { return HintMsOf(status) > 0; }
+bool IsOverloaded(const absl::Status& status) { return MillisOf(status, kOverloadPayload) > 0; }
 
-absl::Status Retracted(absl::Status status) {
-  if (!status.ok()) status.SetPayload(kRetractedPayload, absl::Cord());
-  return status;
-}
+absl::Status Retracted(absl::Status status) { return Marked(std::move(status), kRetractedPayload); }
 
 bool IsRetracted(const absl::Status& status) {
   return status.GetPayload(kRetractedPayload).has_value();
 }
 
 absl::Status Unconnected(absl::Status status) {
-  if (!status.ok()) status.SetPayload(kUnconnectedPayload, absl::Cord());
-  return status;
+  return Marked(std::move(status), kUnconnectedPayload);
 }
 
 bool IsUnconnected(const absl::Status& status) {
@@ -139,7 +128,7 @@ bool IsUnconnected(const absl::Status& status) {
 }
 
 int64_t RetryHintMsOf(const absl::Status& status) {
-  const int64_t overload_ms = HintMsOf(status);
+  const int64_t overload_ms = MillisOf(status, kOverloadPayload);
   return overload_ms > 0 ? overload_ms : RetryAfterMsOf(status);
 }
 
