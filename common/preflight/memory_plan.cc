@@ -208,35 +208,40 @@ std::vector<int64_t> PlacesOf(int64_t first, int64_t groups, int64_t stride, Ind
   return places;
 }
 
-// Processes of a stage that are like its rank `rank`.
-absl::Status AddRanks(const v1::Options& options, const ModelFacts& model, config::StageRank place,
-                      LayerRange layers, int64_t context_tokens, std::vector<int64_t> places,
-                      const std::string& suffix, HostMemory& memory) {
-  BATON_ASSIGN_OR_RETURN(const ModelShard shard,
-                         ShardModel(model.config, {static_cast<int>(place.rank),
-                                                   static_cast<int>(options.tp_size())}));
-  ProcessMemory process = Stage(options, model, shard, layers, context_tokens);
-  process.name = absl::StrCat(config::IsColocated(options) ? kColocatedName : kPrefillName,
-                              place.stage, suffix);
-  Place(std::move(process), std::move(places), memory);
-  return absl::OkStatus();
-}
+// Chains, or decode services.
+struct Groups {
+  int64_t first;  // The number of their first process, where UP starts them.
+  int64_t count;
+  int64_t stages;
+  int ranks;
+};
 
-// All ranks of a stage of all chains, as UP starts them. Rank 0 of the last stage has a line of its
+// Calls add(stage, rank, places, suffix) for those of this host's processes that are like one rank:
+// one worker's, a node's, or all that UP starts. There rank 0 of the last stage has a line of its
 // own, since it draws.
-absl::Status AddStage(const v1::Options& options, const ModelFacts& model, int64_t stage,
-                      LayerRange layers, int64_t context_tokens, HostMemory& memory) {
-  const int ranks = static_cast<int>(options.tp_size());
-  const auto add = [&](IndexRange alike, const std::string& suffix) {
-    return AddRanks(
-        options, model, {stage, alike.begin}, layers, context_tokens,
-        PlacesOf(stage * ranks, options.prefill_chains(), options.pp_size() * ranks, alike), suffix,
-        memory);
-  };
-  const bool draws = layers.end == model.config.num_hidden_layers;
-  if (ranks == 1 || !draws) return add({0, ranks}, "");
-  BATON_RETURN_IF_ERROR(add({0, 1}, ".0"));
-  return add({1, ranks}, ".>0");
+template <typename Add>
+absl::Status ForAlike(const v1::Options& options, bool up, const Groups& of, const Add& add) {
+  if (!up) {
+    int64_t number = 0;
+    for (const config::StageRank& place : config::PlacesHere(options)) {
+      const std::string suffix = of.ranks == 1 ? "" : absl::StrCat(".", place.rank);
+      BATON_RETURN_IF_ERROR(add(place.stage, static_cast<int>(place.rank), {number++}, suffix));
+    }
+    return absl::OkStatus();
+  }
+  for (int64_t stage = 0; stage < of.stages; ++stage) {
+    const auto alike = [&](IndexRange which) {
+      return PlacesOf(of.first + stage * of.ranks, of.count, of.stages * of.ranks, which);
+    };
+    const bool draws = stage + 1 == of.stages;
+    if (of.ranks == 1 || !draws) {
+      BATON_RETURN_IF_ERROR(add(stage, 0, alike({0, of.ranks}), ""));
+      continue;
+    }
+    BATON_RETURN_IF_ERROR(add(stage, 0, alike({0, 1}), ".0"));
+    BATON_RETURN_IF_ERROR(add(stage, 1, alike({1, of.ranks}), ".>0"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AddPrefill(const v1::Options& options, bool up, const ModelFacts& model,
@@ -244,22 +249,20 @@ absl::Status AddPrefill(const v1::Options& options, bool up, const ModelFacts& m
   BATON_ASSIGN_OR_RETURN(const std::vector<LayerRange> split,
                          config::SplitLayers(model.config.num_hidden_layers, options.pp_size(),
                                              options.pp_layer_partition()));
-  for (size_t stage = 0; up && stage < split.size(); ++stage) {
-    BATON_RETURN_IF_ERROR(AddStage(options, model, static_cast<int64_t>(stage), split[stage],
-                                   context_tokens, memory));
-  }
-  if (up) return absl::OkStatus();
-  // One worker, or a node's.
-  int64_t number = 0;
-  for (const config::StageRank& place : config::PlacesHere(options)) {
-    const std::string suffix = options.tp_size() == 1 ? "" : absl::StrCat(".", place.rank);
-    BATON_RETURN_IF_ERROR(AddRanks(options, model, place, split[static_cast<size_t>(place.stage)],
-                                   context_tokens, {number++}, suffix, memory));
-  }
-  return absl::OkStatus();
+  const int ranks = static_cast<int>(options.tp_size());
+  const auto add = [&](int64_t stage, int rank, std::vector<int64_t> places,
+                       const std::string& suffix) -> absl::Status {
+    BATON_ASSIGN_OR_RETURN(const ModelShard shard, ShardModel(model.config, {rank, ranks}));
+    ProcessMemory process =
+        Stage(options, model, shard, split[static_cast<size_t>(stage)], context_tokens);
+    process.name =
+        absl::StrCat(config::IsColocated(options) ? kColocatedName : kPrefillName, stage, suffix);
+    Place(std::move(process), std::move(places), memory);
+    return absl::OkStatus();
+  };
+  return ForAlike(options, up, {0, options.prefill_chains(), options.pp_size(), ranks}, add);
 }
 
-// A decode service's processes on this host: one, a node's, or all that UP starts.
 absl::Status AddDecode(const v1::Options& options, bool up, const ModelFacts& model,
                        int64_t context_tokens, HostMemory& memory) {
   const int ranks = static_cast<int>(DecodeRanks(options, up));
@@ -279,28 +282,8 @@ absl::Status AddDecode(const v1::Options& options, bool up, const ModelFacts& mo
     Place(std::move(process), std::move(places), memory);
     return absl::OkStatus();
   };
-  if (!up) {
-    int64_t number = 0;
-    for (const config::StageRank& place : config::PlacesHere(options)) {
-      const std::string suffix = ranks == 1 ? "" : absl::StrCat(".", place.rank);
-      BATON_RETURN_IF_ERROR(add(place.stage, static_cast<int>(place.rank), {number++}, suffix));
-    }
-    return absl::OkStatus();
-  }
   const int64_t first = options.prefill_chains() * options.pp_size() * options.tp_size();
-  for (int64_t stage = 0; stage < stages; ++stage) {
-    const auto alike = [&](IndexRange which) {
-      return PlacesOf(first + stage * ranks, options.decodes(), stages * ranks, which);
-    };
-    const bool draws = stage + 1 == stages;  // Rank 0 of the last one alone.
-    if (ranks == 1 || !draws) {
-      BATON_RETURN_IF_ERROR(add(stage, 0, alike({0, ranks}), ""));
-      continue;
-    }
-    BATON_RETURN_IF_ERROR(add(stage, 0, alike({0, 1}), ".0"));
-    BATON_RETURN_IF_ERROR(add(stage, 1, alike({1, ranks}), ".>0"));
-  }
-  return absl::OkStatus();
+  return ForAlike(options, up, {first, options.decodes(), stages, ranks}, add);
 }
 
 }  // namespace
