@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status.h"
 #include "common/engine/torch/torch_backend.h"
 
 namespace baton {
@@ -76,10 +77,8 @@ absl::Status CheckTorch(const std::vector<std::string>& paths) {
 }
 
 absl::Status CheckTorch() {
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return absl::InternalError(absl::StrCat("/proc/self/exe: ", error.message()));
-  return CheckTorch(TorchPluginPaths(self));
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> paths, OwnTorchPluginPaths());
+  return CheckTorch(paths);
 }
 
 }  // namespace baton

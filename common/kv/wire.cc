@@ -115,14 +115,14 @@ absl::Status CheckLayers(LayerRange layers) {
   return Malformed(absl::StrCat("layers [", layers.begin, ", ", layers.end, ")"));
 }
 
-void PutIdentity(Writer& writer, uint32_t slot, uint64_t generation, uint64_t decode_incarnation,
-                 uint64_t writer_incarnation, LayerRange layers) {
-  writer.Unsigned(slot);
-  writer.Unsigned(generation);
-  writer.Unsigned(decode_incarnation);
-  writer.Unsigned(writer_incarnation);
-  writer.Signed(layers.begin);
-  writer.Signed(layers.end);
+template <typename Message>
+void PutIdentity(Writer& writer, const Message& message) {
+  writer.Unsigned(message.slot);
+  writer.Unsigned(message.generation);
+  writer.Unsigned(message.decode_incarnation);
+  writer.Unsigned(message.writer_incarnation);
+  writer.Signed(message.layers.begin);
+  writer.Signed(message.layers.end);
 }
 
 template <typename Message>
@@ -220,8 +220,7 @@ absl::StatusOr<KvControl> DecodeReceipt(Reader& reader) {
 
 std::vector<std::byte> EncodeKvData(const KvDataHeader& header) {
   Writer writer(Kind::kData);
-  PutIdentity(writer, header.slot, header.generation, header.decode_incarnation,
-              header.writer_incarnation, header.layers);
+  PutIdentity(writer, header);
   writer.Signed(header.first_page);
   writer.Signed(header.page_count);
   writer.Signed(header.part);
@@ -232,8 +231,7 @@ std::vector<std::byte> EncodeKvData(const KvDataHeader& header) {
 
 std::vector<std::byte> EncodeKvCommit(const KvCommit& commit) {
   Writer writer(Kind::kCommit);
-  PutIdentity(writer, commit.slot, commit.generation, commit.decode_incarnation,
-              commit.writer_incarnation, commit.layers);
+  PutIdentity(writer, commit);
   PutId(writer, commit.writer_id);
   writer.Signed(commit.page_count);
   writer.Unsigned(commit.checksum_sum);

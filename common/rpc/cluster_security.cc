@@ -39,6 +39,12 @@ std::string_view TextOf(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
 }
 
+std::vector<PeerIdentity> IdentitiesIn(const std::vector<grpc::string_ref>& uris) {
+  std::vector<std::string> texts;
+  for (const grpc::string_ref& uri : uris) texts.emplace_back(uri.data(), uri.size());
+  return ParseIdentities(texts);
+}
+
 std::string Named(const std::vector<PeerIdentity>& identities) {
   if (identities.empty()) return "no baton:// URI";
   return absl::StrJoin(identities, ", ", [](std::string* out, const PeerIdentity& one) {
@@ -55,11 +61,7 @@ class PeerVerifier : public tls::ExternalCertificateVerifier {
 
   bool Verify(tls::TlsCustomVerificationCheckRequest* request,
               std::function<void(grpc::Status)> /*callback*/, grpc::Status* status) override {
-    std::vector<std::string> uris;
-    for (const grpc::string_ref& uri : request->uri_names()) {
-      uris.emplace_back(uri.data(), uri.size());
-    }
-    const std::vector<PeerIdentity> proved = ParseIdentities(uris);
+    const std::vector<PeerIdentity> proved = IdentitiesIn(request->uri_names());
     const bool known = std::any_of(expected_.begin(), expected_.end(),
                                    [&](const auto& peer) { return Covers(proved, peer); });
     *status = known ? grpc::Status::OK
@@ -258,11 +260,7 @@ absl::Status CheckCaller(const grpc::ServerContextBase& context, const PeerIdent
   const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
   const std::vector<grpc::string_ref> types = peer->FindPropertyValues(kSecurityType);
   if (types.empty() || types.front() == "insecure") return absl::OkStatus();
-  std::vector<std::string> uris;
-  for (const grpc::string_ref& uri : peer->FindPropertyValues(kPeerUri)) {
-    uris.emplace_back(uri.data(), uri.size());
-  }
-  const std::vector<PeerIdentity> proved = ParseIdentities(uris);
+  const std::vector<PeerIdentity> proved = IdentitiesIn(peer->FindPropertyValues(kPeerUri));
   if (Covers(proved, claimed)) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("the caller's certificate names ", Named(proved),
                                                   ", and it says that it is ",

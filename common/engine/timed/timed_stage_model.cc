@@ -13,9 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
-#include "common/engine/requirements.h"
 #include "common/engine/stage_model.h"
-#include "common/model/model_shard.h"
+#include "common/engine/weights/stage_setup.h"
 
 namespace baton {
 namespace {
@@ -80,26 +79,14 @@ absl::StatusOr<std::unique_ptr<StageModel>> TimedStageModel::Create(
   BATON_ASSIGN_OR_RETURN(ModelConfig config,
                          LoadModelConfig(options.model_path, options.context_tokens));
   config = profile.Apply(std::move(config));
-  BATON_RETURN_IF_ERROR(CheckExecutorSizes(options.page_size, options.threads));
-  KvGeometry kv;
-  kv.layer_begin = options.layer_begin;
-  kv.layer_end = options.layer_end < 0 ? config.num_hidden_layers : options.layer_end;
-  BATON_RETURN_IF_ERROR(ValidateLayerRange(config, kv.layer_begin, kv.layer_end));
-  BATON_ASSIGN_OR_RETURN(const ModelShard shard, ShardModel(config, options.tensor_rank));
-  const bool sliced = options.slice_activations && !shard.rank.alone();
-  if (sliced) BATON_RETURN_IF_ERROR(CheckActivationSlices(config, shard.rank.size));
-  kv.head_begin = shard.kv_heads.begin;
-  kv.kv_heads = shard.kv_heads.size();
-  kv.head_dim = config.head_dim;
-  kv.planes = config.kv_planes;
-  kv.page_size = options.page_size;
-  kv.page_count = options.page_count;
-  kv.element_type = options.kv_dtype.value_or(profile.kv_dtype);
+  BATON_ASSIGN_OR_RETURN(StagePart part, PartOf(options, config));
+  part.kv.element_type = options.kv_dtype.value_or(profile.kv_dtype);
   profile.dtype = options.dtype.value_or(profile.dtype);
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<KvPool> pool, KvPool::Create(kv));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<KvPool> pool, KvPool::Create(part.kv));
   if (options.on_progress) options.on_progress(1);
-  return std::make_unique<TimedStageModel>(profile, std::move(config), std::move(pool), shard.rank,
-                                           sliced);
+  return std::make_unique<TimedStageModel>(profile, std::move(config), std::move(pool),
+                                           part.shard.rank,
+                                           options.slice_activations && !part.shard.rank.alone());
 }
 
 TimedStageModel::TimedStageModel(const TimedProfile& profile, ModelConfig config,

@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(const GroupDescription
 
 // Raise it with every change of the types and functions in this header, or of the types that they
 // use.
-inline constexpr int kTorchPluginVersion = 8;
+inline constexpr int kTorchPluginVersion = 9;
 
 struct TorchPlugin {
   int version;

@@ -42,6 +42,13 @@ std::vector<std::string> TorchPluginPaths(const std::string& executable) {
   };
 }
 
+absl::StatusOr<std::vector<std::string>> OwnTorchPluginPaths() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return absl::InternalError(absl::StrCat("/proc/self/exe: ", error.message()));
+  return TorchPluginPaths(self);
+}
+
 absl::StatusOr<const TorchPlugin*> LoadTorchPlugin(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     std::error_code error;
@@ -61,10 +68,8 @@ absl::StatusOr<const TorchPlugin*> LoadTorchPlugin(const std::vector<std::string
 }
 
 absl::StatusOr<const TorchPlugin*> LoadTorchPlugin() {
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return absl::InternalError(absl::StrCat("/proc/self/exe: ", error.message()));
-  return LoadTorchPlugin(TorchPluginPaths(self));
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> paths, OwnTorchPluginPaths());
+  return LoadTorchPlugin(paths);
 }
 
 absl::StatusOr<std::unique_ptr<StageModel>> LoadTorchStageModel(const ExecutorOptions& options) {

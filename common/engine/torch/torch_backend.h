@@ -17,6 +17,8 @@ namespace baton {
 // Where the plugin may be for an executable at this absolute path, in order of preference: beside
 // it, in ../lib/baton (an installation), in its runfiles (a Bazel output).
 std::vector<std::string> TorchPluginPaths(const std::string& executable);
+// For the running executable.
+absl::StatusOr<std::vector<std::string>> OwnTorchPluginPaths();
 
 // Loads the first of `paths` that exists. It is never unloaded, since torch can't be. NOT_FOUND
 // names the paths; FAILED_PRECONDITION says why an existing plugin can't be used. Call it before

@@ -10,28 +10,8 @@
 #include "common/model/weight_part.h"
 
 namespace baton {
-namespace {
 
-KvGeometry GeometryOf(const ExecutorOptions& options, const ModelShard& shard, int layer_end,
-                      ElementType dtype) {
-  KvGeometry kv;
-  kv.layer_begin = options.layer_begin;
-  kv.layer_end = layer_end;
-  kv.head_begin = shard.kv_heads.begin;
-  kv.kv_heads = shard.kv_heads.size();
-  kv.head_dim = shard.sizes.head_dim;
-  kv.planes = shard.sizes.kv_planes;
-  kv.page_size = options.page_size;
-  kv.page_count = options.page_count;
-  kv.element_type = options.kv_dtype.value_or(dtype);
-  return kv;
-}
-
-}  // namespace
-
-absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options) {
-  BATON_ASSIGN_OR_RETURN(ModelConfig config,
-                         LoadModelConfig(options.model_path, options.context_tokens));
+absl::StatusOr<StagePart> PartOf(const ExecutorOptions& options, const ModelConfig& config) {
   const int layer_end = options.layer_end < 0 ? config.num_hidden_layers : options.layer_end;
   BATON_RETURN_IF_ERROR(ValidateLayerRange(config, options.layer_begin, layer_end));
   BATON_RETURN_IF_ERROR(CheckExecutorSizes(options.page_size, options.threads));
@@ -42,6 +22,22 @@ absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options) {
   if (options.slice_activations) {
     BATON_RETURN_IF_ERROR(CheckActivationSlices(config, shard.rank.size));
   }
+  KvGeometry kv;
+  kv.layer_begin = options.layer_begin;
+  kv.layer_end = layer_end;
+  kv.head_begin = shard.kv_heads.begin;
+  kv.kv_heads = shard.kv_heads.size();
+  kv.head_dim = shard.sizes.head_dim;
+  kv.planes = shard.sizes.kv_planes;
+  kv.page_size = options.page_size;
+  kv.page_count = options.page_count;
+  return StagePart{std::move(shard), kv};
+}
+
+absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options) {
+  BATON_ASSIGN_OR_RETURN(ModelConfig config,
+                         LoadModelConfig(options.model_path, options.context_tokens));
+  BATON_ASSIGN_OR_RETURN(StagePart part, PartOf(options, config));
   BATON_ASSIGN_OR_RETURN(WeightReader weights, WeightReader::Open(options.model_path));
   ElementType dtype{};
   if (options.dtype.has_value()) {
@@ -49,10 +45,10 @@ absl::StatusOr<StageSetup> SetUpStage(const ExecutorOptions& options) {
   } else {
     BATON_ASSIGN_OR_RETURN(dtype, StoredWeightType(weights, config));
   }
-  const KvGeometry kv = GeometryOf(options, shard, layer_end, dtype);
-  return StageSetup{std::move(config),         std::move(shard),
+  part.kv.element_type = options.kv_dtype.value_or(dtype);
+  return StageSetup{std::move(config),         std::move(part.shard),
                     std::move(weights),        dtype,
-                    options.dtype.has_value(), kv};
+                    options.dtype.has_value(), part.kv};
 }
 
 float StageSetup::EmbeddingScale() const {

@@ -21,6 +21,14 @@
 
 namespace baton {
 
+// What a rank of a stage has of a model.
+struct StagePart {
+  ModelShard shard;
+  KvGeometry kv;  // But for the type of its elements.
+};
+// Checks the options' sizes and layers against the model.
+absl::StatusOr<StagePart> PartOf(const ExecutorOptions& options, const ModelConfig& config);
+
 struct StageSetup {
   ModelConfig config;  // The whole model's.
   ModelShard shard;    // The part of it that this rank computes.
