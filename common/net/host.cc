@@ -50,27 +50,37 @@ std::string Bare(absl::string_view host) {
   return std::string(host);
 }
 
-// In the order in which the machine's configuration prefers them.
-absl::StatusOr<std::vector<Address>> Resolve(const std::string& host, int port, int family) {
+constexpr int kNumeric = AI_NUMERICHOST | AI_NUMERICSERV;
+
+struct Found {
+  std::vector<Address>
+      addresses;  // In the order in which the machine's configuration prefers them.
+  int error = 0;  // From getaddrinfo; then there are none.
+};
+
+Found Lookup(const std::string& host, int port, int family, int flags) {
   addrinfo hints{};
   hints.ai_family = family;
+  hints.ai_flags = flags;
   hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const std::string bare = Bare(host);
-  const int error = getaddrinfo(bare.c_str(), absl::StrCat(port).c_str(), &hints, &found);
-  if (error != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", host, "' is neither an address nor a known name: ", gai_strerror(error)));
-  }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
-  std::vector<Address> addresses;
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    Address address;
+  addrinfo* list = nullptr;
+  Found found;
+  found.error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &list);
+  if (found.error != 0) return found;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, &freeaddrinfo);
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    Address& address = found.addresses.emplace_back();
     address.length = entry->ai_addrlen;
     std::memcpy(&address.storage, entry->ai_addr, entry->ai_addrlen);
-    addresses.push_back(address);
   }
-  return addresses;
+  return found;
+}
+
+absl::StatusOr<std::vector<Address>> Resolve(const std::string& host, int port, int family) {
+  Found found = Lookup(Bare(host), port, family, /*flags=*/0);
+  if (found.error == 0) return std::move(found.addresses);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'", host, "' is neither an address nor a known name: ", gai_strerror(found.error)));
 }
 
 std::string Numeric(const Address& address) {
@@ -80,18 +90,9 @@ std::string Numeric(const Address& address) {
 }
 
 std::optional<Address> Parse(const std::string& numeric, int port = 0) {
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(Bare(numeric).c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) {
-    return std::nullopt;
-  }
-  Address address;
-  address.length = found->ai_addrlen;
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  freeaddrinfo(found);
-  return address;
+  const Found found = Lookup(Bare(numeric), port, AF_UNSPEC, kNumeric);
+  if (found.error != 0) return std::nullopt;
+  return found.addresses.front();
 }
 
 bool CanBind(const Address& address) {
@@ -223,22 +224,6 @@ std::string DeviceOf(const std::string& address) {
   return "";
 }
 
-namespace {
-
-using Found = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-// Null, and `error`, if there is none.
-Found Lookup(const std::string& host, int flags, int& error) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags;
-  addrinfo* found = nullptr;
-  error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  return {found, &freeaddrinfo};
-}
-
-}  // namespace
-
 absl::StatusOr<std::vector<std::string>> SplitHostPorts(absl::string_view text) {
   std::vector<std::string> parts;
   if (absl::StripAsciiWhitespace(text).empty()) return parts;
@@ -253,61 +238,51 @@ absl::StatusOr<std::vector<std::string>> SplitHostPorts(absl::string_view text) 
 absl::StatusOr<std::vector<std::string>> NumericAddresses(const std::string& host_port) {
   const auto split = SplitHostPort(host_port);
   if (!split.ok()) return split.status();
-  int error = 0;
-  const Found found = Lookup(split->first, 0, error);
-  if (found == nullptr) {
+  const Found found = Lookup(split->first, split->second, AF_UNSPEC, /*flags=*/0);
+  if (found.error != 0) {
     return absl::UnavailableError(
-        absl::StrCat("'", split->first, "' is not resolved: ", gai_strerror(error)));
+        absl::StrCat("'", split->first, "' is not resolved: ", gai_strerror(found.error)));
   }
   std::set<std::string> numeric;
-  for (const addrinfo* entry = found.get(); entry != nullptr; entry = entry->ai_next) {
-    char text[NI_MAXHOST] = {};
-    error = getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof(text), nullptr, 0,
-                        NI_NUMERICHOST);
-    if (error == 0) numeric.insert(JoinHostPort(text, split->second));
+  for (const Address& address : found.addresses) {
+    const std::string text = Numeric(address);
+    if (!text.empty()) numeric.insert(JoinHostPort(text, split->second));
   }
   return std::vector<std::string>(numeric.begin(), numeric.end());
 }
 
 bool IsNumericHostPort(const std::string& host_port) {
   const auto split = SplitHostPort(host_port);
-  int error = 0;
-  return split.ok() && Lookup(split->first, AI_NUMERICHOST, error) != nullptr;
+  return split.ok() && Parse(split->first).has_value();
 }
 
 namespace {
 
 // As servers do it: what a former one has left behind is not in the way, and :: takes IPv4 too.
-bool Listens(int fd, const addrinfo& where) {
+bool Listens(int fd, const Address& where) {
   const int on = 1;
   const int off = 0;
   if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0) return false;
-  if (where.ai_family == AF_INET6) {
+  if (where.family() == AF_INET6) {
     (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
-  return bind(fd, where.ai_addr, where.ai_addrlen) == 0 && listen(fd, 1) == 0;
+  return bind(fd, where.get(), where.length) == 0 && listen(fd, 1) == 0;
 }
 
 }  // namespace
 
 absl::Status CheckListen(const std::string& address, int port) {
   const std::string shown = JoinHostPort(address, port);
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(address.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) {
+  const Found found = Lookup(address, port, AF_UNSPEC, kNumeric);
+  if (found.error != 0) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", shown, ": that is no numeric address and port"));
   }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
-  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool listens = fd >= 0 && Listens(fd, *found);
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (listens) return absl::OkStatus();
+  const Address& where = found.addresses.front();
+  const Socket listener(where.family(), SOCK_STREAM);
+  if (listener.fd() >= 0 && Listens(listener.fd(), where)) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat("cannot listen on ", shown, ": ", std::strerror(error)));
+      absl::StrCat("cannot listen on ", shown, ": ", std::strerror(errno)));
 }
 
 }  // namespace baton::net
