@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace baton {
 
@@ -37,6 +39,23 @@ inline std::optional<Frame> ParseFrame(std::span<const std::byte> bytes) {
   std::memcpy(&frame, bytes.data(), sizeof(frame));
   if (frame.magic != kFrameMagic || frame.version != kFrameVersion) return std::nullopt;
   return frame;
+}
+
+// The bytes of the parts, one behind the other.
+inline std::vector<std::byte> Joined(std::initializer_list<std::span<const std::byte>> parts) {
+  std::vector<std::byte> whole;
+  size_t size = 0;
+  for (const std::span<const std::byte> part : parts) size += part.size();
+  whole.reserve(size);
+  for (const std::span<const std::byte> part : parts) {
+    whole.insert(whole.end(), part.begin(), part.end());
+  }
+  return whole;
+}
+
+template <typename T>
+std::span<const std::byte> BytesOf(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
 }
 
 }  // namespace baton

@@ -34,13 +34,7 @@ uint64_t NewSession() {
 
 Proof ProofOf(std::string_view secret, uint64_t session, const GreetingSender& greeting_sender,
               std::span<const std::byte> address) {
-  std::vector<std::byte> said(sizeof(session) + sizeof(greeting_sender) + address.size());
-  std::memcpy(said.data(), &session, sizeof(session));
-  std::memcpy(said.data() + sizeof(session), &greeting_sender, sizeof(greeting_sender));
-  if (!address.empty()) {
-    std::memcpy(said.data() + sizeof(session) + sizeof(greeting_sender), address.data(),
-                address.size());
-  }
+  const std::vector<std::byte> said = Joined({BytesOf(session), BytesOf(greeting_sender), address});
   Proof proof;
   unsigned bytes = 0;
   HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
@@ -61,10 +55,7 @@ std::optional<uint64_t> TakePass(std::span<const std::byte>& message) {
 
 std::vector<std::byte> WithPass(uint64_t session, std::span<const std::byte> message) {
   const Pass pass{.session = session};
-  std::vector<std::byte> whole(sizeof(pass) + message.size());
-  std::memcpy(whole.data(), &pass, sizeof(pass));
-  if (!message.empty()) std::memcpy(whole.data() + sizeof(pass), message.data(), message.size());
-  return whole;
+  return Joined({BytesOf(pass), message});
 }
 
 bool Gate::Admit(uint64_t session, const GreetingSender& greeting_sender,

@@ -114,10 +114,8 @@ absl::Status Peer::LookAfter(int64_t now_us) {
   if (closing() || !failure_.ok()) return absl::OkStatus();
   if (direction_ == Direction::kReturn) return return_life_.Check(now_us);
   if (const auto sequence = life_.TakePing(now_us); sequence.has_value() && CanSend()) {
-    auto operation = std::make_unique<Operation>();
-    operation->peer = this;
-    operation->is_own = operation->is_ping = true;
-    operation->header = EncodePull(kPingKind, Ping{shared_->ledger->cookie(), id_, *sequence});
+    auto operation = Own(EncodePull(kPingKind, Ping{shared_->ledger->cookie(), id_, *sequence}));
+    operation->is_ping = true;
     control_.push_front(std::move(operation));
     Pump();
   }
@@ -132,12 +130,8 @@ void Peer::Pinged(const Ping& ping, int64_t now_us) {
 // Without it the peer's end would stay open: UCX's keepalive is off over TCP (README, "Known
 // limits"), and over shared memory nothing else reports our end.
 void Peer::SayGoodbye() {
-  auto operation = std::make_unique<Operation>();
-  operation->peer = this;
-  operation->is_own = true;
   said_goodbye_ = true;
-  operation->header = EncodePull(kGoodbyeKind, Goodbye{shared_->ledger->cookie(), id_});
-  Start(std::move(operation));
+  Start(Own(EncodePull(kGoodbyeKind, Goodbye{shared_->ledger->cookie(), id_})));
 }
 
 void Peer::OnError(void* self, ucp_ep_h /*endpoint*/, ucs_status_t status) {
@@ -180,22 +174,21 @@ void Peer::Send(Outgoing message) {
                              " messages wait for peer ", id_)));
     return;
   }
-  operation->header.resize(sizeof(frame) + message.header.size());
-  std::memcpy(operation->header.data(), &frame, sizeof(frame));
-  if (!message.header.empty()) {
-    std::memcpy(operation->header.data() + sizeof(frame), message.header.data(),
-                message.header.size());
-  }
+  operation->header = Joined({BytesOf(frame), message.header});
   queue.push_back(std::move(operation));
 }
 
-void Peer::SendOwn(std::vector<std::byte> message) {
-  if (closing() || !failure_.ok()) return;
+std::unique_ptr<Peer::Operation> Peer::Own(std::vector<std::byte> message) {
   auto operation = std::make_unique<Operation>();
   operation->peer = this;
   operation->is_own = true;
   operation->header = std::move(message);
-  control_.push_back(std::move(operation));
+  return operation;
+}
+
+void Peer::SendOwn(std::vector<std::byte> message) {
+  if (closing() || !failure_.ok()) return;
+  control_.push_back(Own(std::move(message)));
   Pump();
 }
 

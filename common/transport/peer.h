@@ -126,6 +126,7 @@ class Peer {
   static void OnSettled(void* request, ucs_status_t status, void* self);
   static void OnClosed(void* request, ucs_status_t status, void* self);
 
+  std::unique_ptr<Operation> Own(std::vector<std::byte> message);
   bool FitsWindow(const Operation& operation) const;
   bool Offer(Operation& operation);
   void SettleOffer(Operation* operation);

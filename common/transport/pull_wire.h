@@ -88,13 +88,7 @@ std::vector<std::byte> EncodePull(uint16_t kind, const T& value,
                                   std::span<const std::byte> rest = {}) {
   static_assert(std::is_trivially_copyable_v<T> && std::has_unique_object_representations_v<T>);
   const Frame frame{.kind = kind};
-  std::vector<std::byte> message(sizeof(frame) + sizeof(value) + rest.size());
-  std::memcpy(message.data(), &frame, sizeof(frame));
-  std::memcpy(message.data() + sizeof(frame), &value, sizeof(value));
-  if (!rest.empty()) {
-    std::memcpy(message.data() + sizeof(frame) + sizeof(value), rest.data(), rest.size());
-  }
-  return message;
+  return Joined({BytesOf(frame), BytesOf(value), rest});
 }
 
 // What follows the frame of `message`, and behind it `rest`; nullopt if that is too short, or too

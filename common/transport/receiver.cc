@@ -12,18 +12,6 @@
 
 namespace baton {
 
-namespace {
-
-// What a peer says, until the loop takes it; false if it is malformed.
-template <typename T>
-bool Keep(std::span<const std::byte> message, std::vector<T>& words) {
-  const std::optional<T> word = DecodePull<T>(message);
-  if (word.has_value()) words.push_back(*word);
-  return word.has_value();
-}
-
-}  // namespace
-
 // A rendezvous that UCX is writing into its runs.
 struct Receiver::Receive {
   Receiver* receiver;
@@ -153,6 +141,13 @@ void Receiver::CountUnproven() {
   }
 }
 
+template <typename T>
+bool Receiver::Keep(std::span<const std::byte> message) {
+  const std::optional<T> told = DecodePull<T>(message);
+  if (told.has_value()) std::get<std::vector<T>>(said_).push_back(*told);
+  return told.has_value();
+}
+
 bool Receiver::OnOwnMessage(uint16_t kind, std::span<const std::byte> message,
                             std::span<const std::byte> payload) {
   if (kind == kGreetingKind) {
@@ -161,11 +156,11 @@ bool Receiver::OnOwnMessage(uint16_t kind, std::span<const std::byte> message,
   }
   if (!payload.empty()) return false;
   if (kind == kPullOfferKind) return OnOffer(message);
-  if (kind == kGoodbyeKind) return Keep(message, goodbyes_);
-  if (kind == kPingKind) return Keep(message, pings_);
-  if (kind == kPongKind) return Keep(message, pongs_);
-  if (kind == kPullReadyKind) return Keep(message, ready_);
-  return kind == kPullEndKind && Keep(message, ends_);
+  if (kind == kGoodbyeKind) return Keep<Goodbye>(message);
+  if (kind == kPingKind) return Keep<Ping>(message);
+  if (kind == kPongKind) return Keep<Pong>(message);
+  if (kind == kPullReadyKind) return Keep<PullReady>(message);
+  return kind == kPullEndKind && Keep<PullEnd>(message);
 }
 
 bool Receiver::OnOffer(std::span<const std::byte> message) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -38,14 +39,12 @@ class Receiver {
   };
   // From peers that have greeted since the last call.
   std::vector<Greeting> TakeGreetings() { return std::exchange(greetings_, {}); }
-  // From peers that have closed their end since the last call.
-  std::vector<Goodbye> TakeGoodbyes() { return std::exchange(goodbyes_, {}); }
-  // Peers' pings, and the answers to our own.
-  std::vector<Ping> TakePings() { return std::exchange(pings_, {}); }
-  std::vector<Pong> TakePongs() { return std::exchange(pongs_, {}); }
-  // What peers have said about our offers since the last calls.
-  std::vector<PullReady> TakeReady() { return std::exchange(ready_, {}); }
-  std::vector<PullEnd> TakeEnds() { return std::exchange(ends_, {}); }
+  // What peers have said since the last call: a Goodbye, a Ping, the Pong to one of ours, and of
+  // our offers PullReady and PullEnd.
+  template <typename T>
+  std::vector<T> Take() {
+    return std::exchange(std::get<std::vector<T>>(said_), {});
+  }
 
   Puller& puller() { return puller_; }
   bool HasPending() const { return !pending_.empty() || puller_.HasPending(); }
@@ -64,6 +63,9 @@ class Receiver {
   // Whether the message was one of the data plane's own.
   bool OnOwnMessage(uint16_t kind, std::span<const std::byte> message,
                     std::span<const std::byte> payload);
+  // Keeps what a peer says until the loop takes it; false if it is malformed.
+  template <typename T>
+  bool Keep(std::span<const std::byte> message);
   void OnGreeting(std::span<const std::byte> message, std::span<const std::byte> sealed_address);
   // Whether the message may be read; takes its pass off.
   bool PassesGate(std::span<const std::byte>& message, std::span<const std::byte> payload,
@@ -89,11 +91,9 @@ class Receiver {
   Receives pending_;
   Puller puller_;
   std::vector<Greeting> greetings_;
-  std::vector<Goodbye> goodbyes_;
-  std::vector<Ping> pings_;
-  std::vector<Pong> pongs_;
-  std::vector<PullReady> ready_;
-  std::vector<PullEnd> ends_;
+  std::tuple<std::vector<Goodbye>, std::vector<Ping>, std::vector<Pong>, std::vector<PullReady>,
+             std::vector<PullEnd>>
+      said_;
 };
 
 }  // namespace baton

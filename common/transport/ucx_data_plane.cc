@@ -152,10 +152,14 @@ bool UcxDataPlane::Progress() {
   return false;
 }
 
+Peer* UcxDataPlane::Find(PeerId id) {
+  const auto found = peers_.find(id);
+  return found == peers_.end() ? nullptr : found->second.get();
+}
+
 void UcxDataPlane::PumpPeers() {
   for (PeerId id : std::exchange(shared_.ready, {})) {
-    const auto found = peers_.find(id);
-    if (found != peers_.end()) found->second->Pump();
+    if (Peer* const peer = Find(id)) peer->Pump();
   }
 }
 
@@ -182,14 +186,14 @@ void UcxDataPlane::Tick() {
 
 void UcxDataPlane::ReapPeers() {
   for (PeerId id : std::exchange(shared_.failed, {})) {
-    const auto found = peers_.find(id);
-    if (found == peers_.end() || found->second->closing()) continue;
-    const absl::Status failure = found->second->failure();
-    if (found->second->direction() == Peer::Direction::kReturn) {
+    Peer* const peer = Find(id);
+    if (peer == nullptr || peer->closing()) continue;
+    const absl::Status failure = peer->failure();
+    if (peer->direction() == Peer::Direction::kReturn) {
       CloseReturn(id, failure);
       continue;
     }
-    Fail(*found->second, id, failure);
+    Fail(*peer, id, failure);
   }
   if (closing_.empty()) return;
   std::erase_if(closing_, [this, now_us = NowUs()](PeerId id) {
@@ -261,9 +265,9 @@ void UcxDataPlane::Disconnect(PeerId peer) {
   // Always through the mailbox: within a callback of UCX an endpoint must not be closed. After
   // Shutdown there is nothing left to disconnect.
   (void)mailbox_.PushControl([this, peer] {
-    const auto found = peers_.find(peer);
-    if (found == peers_.end() || found->second->closing()) return;
-    found->second->Close(absl::CancelledError("data plane: disconnected"));
+    Peer* const found = Find(peer);
+    if (found == nullptr || found->closing()) return;
+    found->Close(absl::CancelledError("data plane: disconnected"));
     closing_.push_back(peer);
   });
 }
@@ -283,11 +287,9 @@ void UcxDataPlane::Send(PeerId peer, Outgoing message) {
 }
 
 void UcxDataPlane::SendNow(PeerId peer, Outgoing message, bool pump) {
-  const auto found = peers_.find(peer);
-  if (found != peers_.end()) {
-    found->second->Send(std::move(message));
-    pump ? found->second->Pump() : found->second->MarkReady();
-    return;
+  if (Peer* const found = Find(peer)) {
+    found->Send(std::move(message));
+    return pump ? found->Pump() : found->MarkReady();
   }
   counters_.send_errors.fetch_add(1, std::memory_order_relaxed);
   if (message.on_sent) {
@@ -310,8 +312,7 @@ void UcxDataPlane::SetPeerErrorHandler(std::function<void(PeerId, const absl::St
 std::string UcxDataPlane::Lanes(PeerId peer) {
   std::string lanes;
   RunAndWait([&] {
-    const auto found = peers_.find(peer);
-    if (found != peers_.end()) lanes = found->second->Lanes();
+    if (Peer* const found = Find(peer)) lanes = found->Lanes();
   });
   return lanes;
 }

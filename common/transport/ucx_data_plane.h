@@ -53,6 +53,7 @@ class UcxDataPlane : public DataPlane {
   void Run();
   void RunMailbox();
   bool Progress();
+  Peer* Find(PeerId id);  // Null: there is none, or none any more.
   void PumpPeers();
   void ReapPeers();
   void Tick();

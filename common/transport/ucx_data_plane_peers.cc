@@ -36,7 +36,7 @@ void UcxDataPlane::AnswerGreetings() {
 }
 
 void UcxDataPlane::AnswerGoodbyes() {
-  for (const Goodbye& goodbye : receiver_.TakeGoodbyes()) {
+  for (const Goodbye& goodbye : receiver_.Take<Goodbye>()) {
     for (const auto& [id, peer] : peers_) {
       if (!peer->IsReturnTo(goodbye) || peer->closing()) continue;
       CloseReturn(id, absl::CancelledError("data plane: the peer has disconnected"));
@@ -46,15 +46,15 @@ void UcxDataPlane::AnswerGoodbyes() {
 
 void UcxDataPlane::AnswerPings() {
   const int64_t now_us = NowUs();
-  for (const Ping& ping : receiver_.TakePings()) {
+  for (const Ping& ping : receiver_.Take<Ping>()) {
     for (const auto& [id, peer] : peers_) {
       if (peer->IsReturnTo(ping) && !peer->closing()) peer->Pinged(ping, now_us);
     }
   }
-  for (const Pong& pong : receiver_.TakePongs()) {
-    const auto found = peers_.find(pong.peer);
-    if (found == peers_.end()) continue;
-    found->second->Answered(pong, now_us);
+  for (const Pong& pong : receiver_.Take<Pong>()) {
+    Peer* const peer = Find(pong.peer);
+    if (peer == nullptr) continue;
+    peer->Answered(pong, now_us);
     if (answering_.size() >= kMaxPeers) answering_.clear();
     const auto address = addresses_.find(pong.peer);
     if (address != addresses_.end() && answering_.insert(address->second).second) {
@@ -111,18 +111,15 @@ void UcxDataPlane::OfferPulls(const GreetingSender& greeting, PeerId to) {
 
 // Handles the outcomes of our offers, pulls a slice of a peer's, and sends outcomes for theirs.
 bool UcxDataPlane::Pull() {
-  for (const PullReady& ready : receiver_.TakeReady()) {
-    const auto found = peers_.find(ready.peer);
-    if (found != peers_.end()) found->second->PullReady(ready.source);
+  for (const PullReady& ready : receiver_.Take<PullReady>()) {
+    if (Peer* const peer = Find(ready.peer)) peer->PullReady(ready.source);
   }
-  for (const PullEnd& end : receiver_.TakeEnds()) {
-    const auto found = peers_.find(end.peer);
-    if (found != peers_.end()) found->second->PullEnded(end);
+  for (const PullEnd& end : receiver_.Take<PullEnd>()) {
+    if (Peer* const peer = Find(end.peer)) peer->PullEnded(end);
   }
   const bool advanced = receiver_.puller().Advance();
   for (const Puller::Answer& answer : receiver_.puller().TakeAnswers()) {
-    const auto found = peers_.find(answer.source);
-    if (found != peers_.end()) found->second->SendOwn(EncodePull(kPullEndKind, answer.end));
+    if (Peer* const peer = Find(answer.source)) peer->SendOwn(EncodePull(kPullEndKind, answer.end));
   }
   return advanced;
 }
