@@ -204,7 +204,6 @@ void CollectiveCore::BeginNext(int64_t now_us) {
   current_ = NewHeader(FrameKind::kData, -1);
   current_.collective = collective.kind;
   current_.type = view.type;
-  current_.order = collective.order;
   current_.bytes_total = view.bytes();
   Peer& peer = peers_[collective.peer];
   const bool has_peer =
@@ -250,7 +249,7 @@ void CollectiveCore::TakeData(int from) {
   }
   const bool same = theirs.collective == expected.collective && theirs.peer == expected.peer &&
                     theirs.sequence == expected.sequence && theirs.type == expected.type &&
-                    theirs.order == expected.order && theirs.bytes_total == expected.bytes_total;
+                    theirs.bytes_total == expected.bytes_total;
   if (!same) return Fail(Disagreement(current_, from, theirs));
   if (theirs.step != step_ || theirs.offset != run_->InOffset(from) ||
       frame.payload.size() != run_->InBytes(from)) {

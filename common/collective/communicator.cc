@@ -40,9 +40,8 @@ bool WritesOutput(CollectiveKind kind) { return kind != CollectiveKind::kSend; }
 absl::Status ValidateSizes(const Collective& collective, size_t size) {
   const size_t input = collective.input.bytes();
   const size_t output = collective.output.bytes();
-  const bool fits = collective.kind == CollectiveKind::kAllGather       ? output == input * size
-                    : collective.kind == CollectiveKind::kReduceScatter ? input == output * size
-                                                                        : input == output;
+  const bool fits =
+      output == (collective.kind == CollectiveKind::kAllGather ? input * size : input);
   if (fits && collective.input.type == collective.output.type) return absl::OkStatus();
   return Refuse(collective.kind,
                 absl::StrCat(collective.input.ToString(), " does not go into ",
@@ -57,8 +56,6 @@ const char* CollectiveName(CollectiveKind kind) {
       return "all-reduce";
     case CollectiveKind::kAllGather:
       return "all-gather";
-    case CollectiveKind::kReduceScatter:
-      return "reduce-scatter";
     case CollectiveKind::kBroadcast:
       return "broadcast";
     case CollectiveKind::kSend:

@@ -43,23 +43,13 @@ namespace baton {
 enum class CollectiveKind : uint8_t {
   kAllReduce,
   kAllGather,
-  kReduceScatter,
-  kBroadcast,
+  kBroadcast = 3,  // 2 was a reduce-scatter; the numbers are on the wire.
   kSend,
   kReceive,
 };
 
 // "all-reduce"
 const char* CollectiveName(CollectiveKind kind);
-
-enum class ReduceOrder : uint8_t {
-  // ((x0 + x1) + x2) + ..., by rank. An element's bits don't depend on its place in the tensor, on
-  // the tensor's length or on the rank that computes it. In a ring the order depends on the place,
-  // and therefore on the batch.
-  kRankOrder,
-  // Any order, whichever is the fastest in the implementation; equal on all ranks.
-  kFastest,
-};
 
 // The members of a group. Equal on all ranks, except for `rank`.
 struct GroupDescription {
@@ -90,7 +80,6 @@ struct CommunicatorOptions {
 // One collective. The functions of Communicator say what the views are.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  ReduceOrder order = ReduceOrder::kRankOrder;
   TensorView input;
   TensorView output;
   int peer = 0;  // Broadcast: the root. Send, receive: the other rank.
@@ -102,34 +91,28 @@ class Communicator {
 
   virtual ~Communicator() = default;
 
-  // Each rank's `tensor` becomes the sum of all ranks'. bfloat16 is summed in float32 and rounded
-  // once, to nearest even.
-  void AllReduce(const TensorView& tensor, ReduceOrder order, Done done) {
-    Submit({CollectiveKind::kAllReduce, order, tensor, tensor}, std::move(done));
+  // Each rank's `tensor` becomes the sum of all ranks', ((x0 + x1) + x2) + ..., by rank: an
+  // element's bits don't depend on its place in the tensor, on the tensor's length or on the rank
+  // that computes it. In a ring the order depends on the place, and therefore on the batch.
+  // bfloat16 is summed in float32 and rounded once, to nearest even.
+  void AllReduce(const TensorView& tensor, Done done) {
+    Submit({CollectiveKind::kAllReduce, tensor, tensor}, std::move(done));
   }
   // `full` becomes the concatenation of the ranks' shards; `shard` may be its own place in it.
   void AllGather(const TensorView& shard, const TensorView& full, Done done) {
-    Submit({CollectiveKind::kAllGather, ReduceOrder::kRankOrder, shard, full}, std::move(done));
-  }
-  // `shard` becomes part `rank` of the sum of all ranks' `full`, which holds `size` equal parts;
-  // `shard` may be its own place in it.
-  void ReduceScatter(const TensorView& full, const TensorView& shard, ReduceOrder order,
-                     Done done) {
-    Submit({CollectiveKind::kReduceScatter, order, full, shard}, std::move(done));
+    Submit({CollectiveKind::kAllGather, shard, full}, std::move(done));
   }
   // `tensor` becomes the root's.
   void Broadcast(const TensorView& tensor, int root, Done done) {
-    Submit({CollectiveKind::kBroadcast, ReduceOrder::kRankOrder, tensor, tensor, root},
-           std::move(done));
+    Submit({CollectiveKind::kBroadcast, tensor, tensor, root}, std::move(done));
   }
   // Between two ranks; the others take no part. When a send is done, the data has not necessarily
   // arrived.
   void Send(const TensorView& tensor, int to_rank, Done done) {
-    Submit({CollectiveKind::kSend, ReduceOrder::kRankOrder, tensor, {}, to_rank}, std::move(done));
+    Submit({CollectiveKind::kSend, tensor, {}, to_rank}, std::move(done));
   }
   void Receive(const TensorView& tensor, int from_rank, Done done) {
-    Submit({CollectiveKind::kReceive, ReduceOrder::kRankOrder, {}, tensor, from_rank},
-           std::move(done));
+    Submit({CollectiveKind::kReceive, {}, tensor, from_rank}, std::move(done));
   }
 
   // Submits a collective. Any thread, but the order of calls is the order of the group. If
@@ -159,7 +142,7 @@ std::optional<int> RankOf(const absl::Status& status);
 
 // Any number of collectives that are waited for together:
 //   Pending chunks;
-//   for (...) communicator.AllReduce(chunk, order, chunks.Add());
+//   for (...) communicator.AllReduce(chunk, chunks.Add());
 //   absl::Status status = chunks.Wait();
 // One thread adds and waits. A Pending may be destroyed before the collectives are done; their
 // tensors may not.

@@ -116,7 +116,7 @@ class DeviceCommunicatorTest : public testing::Test {
 
 TEST_F(DeviceCommunicatorTest, BeginsInOrderAtOnceAndTellsEndsInOrder) {
   Create();
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kRankOrder, Tell(1));
+  communicator_->AllReduce(OnGpu(), Tell(1));
   communicator_->Send(OnGpu(), 0, Tell(2));
   communicator_->AllGather(OnGpu(kDevice, 2), OnGpu(kDevice, 4), Tell(3));
   AwaitBegun(3);  // None of them is done.
@@ -136,7 +136,7 @@ TEST_F(DeviceCommunicatorTest, BeginsInOrderAtOnceAndTellsEndsInOrder) {
 
 TEST_F(DeviceCommunicatorTest, ACompletionMaySubmit) {
   Create();
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kFastest, [this](const absl::Status& status) {
+  communicator_->AllReduce(OnGpu(), [this](const absl::Status& status) {
     EXPECT_TRUE(status.ok()) << status;
     communicator_->Receive(OnGpu(), 0, Tell(2));
   });
@@ -147,8 +147,8 @@ TEST_F(DeviceCommunicatorTest, ACompletionMaySubmit) {
 TEST_F(DeviceCommunicatorTest, WhatIsNotOnItsDeviceIsRefusedAndTheGroupGoesOn) {
   Create();
   float host[4] = {};
-  communicator_->AllReduce(HostTensor(host, 4), ReduceOrder::kRankOrder, Tell(1));
-  communicator_->AllReduce(OnGpu(kDevice + 1), ReduceOrder::kRankOrder, Tell(2));
+  communicator_->AllReduce(HostTensor(host, 4), Tell(1));
+  communicator_->AllReduce(OnGpu(kDevice + 1), Tell(2));
   communicator_->Send(OnGpu(), 1, Tell(3));
   const auto refused = Ends(3);
   for (const auto& [number, status] : refused) {
@@ -157,14 +157,14 @@ TEST_F(DeviceCommunicatorTest, WhatIsNotOnItsDeviceIsRefusedAndTheGroupGoesOn) {
   EXPECT_EQ(refused[1].second.message(),
             "all-reduce: [1, 4] float32 in CUDA memory of device 3, expected CUDA memory of "
             "device 2");
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kRankOrder, Tell(4));
+  communicator_->AllReduce(OnGpu(), Tell(4));
   SetDone(1);
   EXPECT_TRUE(Ends(4)[3].second.ok());
 }
 
 TEST_F(DeviceCommunicatorTest, NoMoreArePendingThanMayBe) {
   Create({.operation_timeout_ms = 3'600'000, .pending_max = 2});
-  for (int i = 1; i <= 3; ++i) communicator_->AllReduce(OnGpu(), ReduceOrder::kFastest, Tell(i));
+  for (int i = 1; i <= 3; ++i) communicator_->AllReduce(OnGpu(), Tell(i));
   const auto refused = Ends(1);
   EXPECT_EQ(refused[0].first, 3);
   EXPECT_EQ(refused[0].second.code(), absl::StatusCode::kResourceExhausted);
@@ -174,7 +174,7 @@ TEST_F(DeviceCommunicatorTest, NoMoreArePendingThanMayBe) {
 
 TEST_F(DeviceCommunicatorTest, AnAbortEndsAllBeforeItReturnsAndTheFirstReasonStands) {
   Create();
-  for (int i = 1; i <= 3; ++i) communicator_->AllReduce(OnGpu(), ReduceOrder::kFastest, Tell(i));
+  for (int i = 1; i <= 3; ++i) communicator_->AllReduce(OnGpu(), Tell(i));
   SetDone(1);
   Ends(1);
   communicator_->Abort(WithRank(absl::InternalError("the step has failed"), 1));
@@ -188,7 +188,7 @@ TEST_F(DeviceCommunicatorTest, AnAbortEndsAllBeforeItReturnsAndTheFirstReasonSta
     }
   }
   communicator_->Abort(absl::InternalError("later"));
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kFastest, Tell(4));
+  communicator_->AllReduce(OnGpu(), Tell(4));
   EXPECT_EQ(Ends(4)[3].second.message(), "the step has failed");
   MutexLock lock(&played_->mutex);
   EXPECT_TRUE(played_->aborted);
@@ -196,17 +196,17 @@ TEST_F(DeviceCommunicatorTest, AnAbortEndsAllBeforeItReturnsAndTheFirstReasonSta
 
 TEST_F(DeviceCommunicatorTest, AnAbortByACompletionEndsTheRest) {
   Create();
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kFastest, [this](const absl::Status& /*status*/) {
+  communicator_->AllReduce(OnGpu(), [this](const absl::Status& /*status*/) {
     communicator_->Abort(absl::AbortedError("enough"));
   });
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kFastest, Tell(2));
+  communicator_->AllReduce(OnGpu(), Tell(2));
   SetDone(1);
   EXPECT_EQ(Ends(1)[0].second.message(), "enough");
 }
 
 TEST_F(DeviceCommunicatorTest, ACollectiveThatIsNotDoneInTimeEndsTheGroupWithItsName) {
   Create({.operation_timeout_ms = 20});
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kRankOrder, Tell(1));
+  communicator_->AllReduce(OnGpu(), Tell(1));
   communicator_->Broadcast(OnGpu(), 0, Tell(2));
   for (const auto& [number, status] : Ends(2)) {
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << number;
@@ -224,20 +224,20 @@ TEST_F(DeviceCommunicatorTest, TheLibrarysErrorsEndTheGroup) {
     played_->state = absl::UnavailableError("NCCL: remote process exited");
   }
   Create();
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kRankOrder, Tell(1));
+  communicator_->AllReduce(OnGpu(), Tell(1));
   EXPECT_EQ(Ends(1)[0].second.message(), "NCCL: remote process exited");
 }
 
 TEST_F(DeviceCommunicatorTest, WhatDoesNotBeginFailsWithWhatIsBehindIt) {
   Create();
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kRankOrder, Tell(1));
+  communicator_->AllReduce(OnGpu(), Tell(1));
   AwaitBegun(1);
   {
     MutexLock lock(&played_->mutex);
     played_->begin = absl::InternalError("no memory for the parts");
   }
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kRankOrder, Tell(2));
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kRankOrder, Tell(3));
+  communicator_->AllReduce(OnGpu(), Tell(2));
+  communicator_->AllReduce(OnGpu(), Tell(3));
   const auto ends = Ends(3);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(ends[i].first, i + 1);
@@ -247,7 +247,7 @@ TEST_F(DeviceCommunicatorTest, WhatDoesNotBeginFailsWithWhatIsBehindIt) {
 
 TEST_F(DeviceCommunicatorTest, LeavesInGoodOrderWhenNothingIsPending) {
   Create();
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kRankOrder, Tell(1));
+  communicator_->AllReduce(OnGpu(), Tell(1));
   SetDone(1);
   Ends(1);
   communicator_.reset();
@@ -258,7 +258,7 @@ TEST_F(DeviceCommunicatorTest, LeavesInGoodOrderWhenNothingIsPending) {
 
 TEST_F(DeviceCommunicatorTest, WhoLeavesWithCollectivesPendingCancelsThem) {
   Create();
-  communicator_->AllReduce(OnGpu(), ReduceOrder::kRankOrder, Tell(1));
+  communicator_->AllReduce(OnGpu(), Tell(1));
   communicator_.reset();
   EXPECT_EQ(Ends(1)[0].second.code(), absl::StatusCode::kCancelled);
   MutexLock lock(&played_->mutex);

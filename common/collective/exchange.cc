@@ -72,21 +72,6 @@ class Builder {
     return {std::move(step)};
   }
 
-  std::vector<Step> ReduceScatter() const {
-    const auto part = [&](int index) {
-      return input_.subspan(static_cast<size_t>(index) * output_.size(), output_.size());
-    };
-    if (size_ == 1) CopyUnlessSame(input_, output_);
-    if (size_ == 1) return {};
-    Step step = NewStep();
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_) step.out[peer] = part(peer);
-    }
-    step.own = part(rank_);
-    step.sum = output_;
-    return {std::move(step)};
-  }
-
   std::vector<Step> FromRoot(int root) const {
     Step step = NewStep();
     for (int peer = 0; rank_ == root && peer < size_; ++peer) {
@@ -126,8 +111,6 @@ std::vector<Step> BeginExchange(const Collective& collective, int rank, int size
       return builder.AllReduce();
     case CollectiveKind::kAllGather:
       return builder.AllGather();
-    case CollectiveKind::kReduceScatter:
-      return builder.ReduceScatter();
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kReceive:
       return builder.FromRoot(collective.peer);

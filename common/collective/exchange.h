@@ -6,8 +6,7 @@
 // 1) / n of the tensor each way (the lower bound; Patarasuk and Yuan, "Bandwidth optimal all-reduce
 // algorithms for clusters of workstations", 2009), in two steps instead of 2 (n - 1). A short one,
 // or one of two ranks, sends the whole tensor to all ranks in a single step: fewer waits, the same
-// sums. So ReduceOrder::kFastest is no faster here. Groups are small, a stage's ranks, so a root
-// sends to each rank itself.
+// sums. Groups are small, a stage's ranks, so a root sends to each rank itself.
 #ifndef COMMON_COLLECTIVE_EXCHANGE_H_
 #define COMMON_COLLECTIVE_EXCHANGE_H_
 

@@ -18,7 +18,7 @@ constexpr uint32_t kMagic = 0x43544142 + (1U << 24);
 bool Known(const FrameHeader& header) {
   return header.magic == kMagic && header.kind >= FrameKind::kHello &&
          header.kind <= FrameKind::kAnswer && header.collective <= CollectiveKind::kReceive &&
-         header.type <= ElementType::kBFloat16 && header.order <= ReduceOrder::kFastest;
+         header.type <= ElementType::kBFloat16;
 }
 
 uint64_t HashText(uint64_t hash, const std::string& text) {
@@ -64,9 +64,6 @@ std::string DescribeData(const FrameHeader& header) {
       absl::StrAppend(&text, " to rank ", header.peer);
       break;
     case CollectiveKind::kAllReduce:
-    case CollectiveKind::kReduceScatter:
-      if (header.order == ReduceOrder::kFastest) text += " in any order";
-      break;
     case CollectiveKind::kAllGather:
       break;
   }

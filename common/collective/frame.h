@@ -29,7 +29,7 @@ struct FrameHeader {
   // kData: the collective as the sender knows it.
   CollectiveKind collective = CollectiveKind::kAllReduce;
   ElementType type = ElementType::kFloat32;
-  ReduceOrder order = ReduceOrder::kRankOrder;
+  uint8_t unused = 0;  // Was the order of a sum.
   uint32_t payload_bytes = 0;
   int32_t peer = 0;       // kData: the root or sender. kAbort: the rank at fault, or -1.
   uint64_t sequence = 0;  // kData: the sender's number of the collective. kAbort: the status code.

@@ -228,9 +228,8 @@ void SimGroup::Gather(uint64_t own, const Gathered& done) {
     std::memcpy(all.data(), numbers->all.data(), sizeof(uint64_t) * all.size());
     world_.After(node_, 1, "sums", [done, all = std::move(all)] { done(all); });
   };
-  attempt->core->Submit(
-      {CollectiveKind::kAllGather, ReduceOrder::kRankOrder, View(numbers->own), View(numbers->all)},
-      complete, world_.now_us());
+  attempt->core->Submit({CollectiveKind::kAllGather, View(numbers->own), View(numbers->all)},
+                        complete, world_.now_us());
   Pump(attempt);
 }
 

@@ -59,8 +59,8 @@ TensorView View(std::vector<std::byte>& memory, const Command& command) {
 }  // namespace
 
 std::string Command::ToText() const {
-  return absl::StrCat(static_cast<int>(kind), " ", count, " ", static_cast<int>(type), " ",
-                      static_cast<int>(order), " ", peer, " ", seed, " ", skip, " ", lead);
+  return absl::StrCat(static_cast<int>(kind), " ", count, " ", static_cast<int>(type), " ", peer,
+                      " ", seed, " ", skip, " ", lead);
 }
 
 Command Command::FromText(const std::string& text) {
@@ -68,13 +68,11 @@ Command Command::FromText(const std::string& text) {
   Command command;
   int kind = 0;
   int type = 0;
-  int order = 0;
-  in >> kind >> command.count >> type >> order >> command.peer >> command.seed >> command.skip >>
+  in >> kind >> command.count >> type >> command.peer >> command.seed >> command.skip >>
       command.lead;
   BATON_CHECK(!in.fail()) << text;
   command.kind = static_cast<CollectiveKind>(kind);
   command.type = static_cast<ElementType>(type);
-  command.order = static_cast<ReduceOrder>(order);
   return command;
 }
 
@@ -104,19 +102,18 @@ Outcome OutcomeFromText(const std::string& text) {
   return outcome;
 }
 
-std::vector<std::byte> InputOf(const Command& command, int rank, int size) {
+std::vector<std::byte> InputOf(const Command& command, int rank) {
   std::vector<std::byte> bytes;
-  const int64_t parts = command.kind == CollectiveKind::kReduceScatter ? size : 1;
-  for (int64_t i = 0; i < command.count * parts; ++i) {
+  for (int64_t i = 0; i < command.count; ++i) {
     Append(ValueAt(command.seed, rank, command.skip + i), command.type, bytes);
   }
   return bytes;
 }
 
-std::vector<std::byte> ExpectedOutput(const Command& command, int rank, int size) {
+std::vector<std::byte> ExpectedOutput(const Command& command, int size) {
   std::vector<std::vector<std::byte>> inputs;
   inputs.reserve(static_cast<size_t>(size));
-  for (int peer = 0; peer < size; ++peer) inputs.push_back(InputOf(command, peer, size));
+  for (int peer = 0; peer < size; ++peer) inputs.push_back(InputOf(command, peer));
   std::vector<std::byte> output;
   switch (command.kind) {
     case CollectiveKind::kBroadcast:
@@ -128,12 +125,9 @@ std::vector<std::byte> ExpectedOutput(const Command& command, int rank, int size
       for (const auto& input : inputs) output.insert(output.end(), input.begin(), input.end());
       return output;
     case CollectiveKind::kAllReduce:
-    case CollectiveKind::kReduceScatter:
       break;
   }
-  const bool scatter = command.kind == CollectiveKind::kReduceScatter;
-  const int64_t begin = scatter ? rank * command.count : 0;
-  for (int64_t i = begin; i < begin + command.count; ++i) {
+  for (int64_t i = 0; i < command.count; ++i) {
     float sum = At(inputs[0], command.type, i);
     for (int peer = 1; peer < size; ++peer) sum += At(inputs[peer], command.type, i);
     Append(sum, command.type, output);
@@ -156,7 +150,7 @@ void RankRunner::Submit(const Command& command) {
   const int size = communicator_->group().size();
   auto job = std::make_shared<Job>();
   job->command = command;
-  const std::vector<std::byte> input = InputOf(command, rank, size);
+  const std::vector<std::byte> input = InputOf(command, rank);
   const auto lead = static_cast<size_t>(command.lead);
   job->input.resize(lead);
   job->input.insert(job->input.end(), input.begin(), input.end());
@@ -166,8 +160,6 @@ void RankRunner::Submit(const Command& command) {
     job->output = job->input;
   } else if (command.kind == CollectiveKind::kAllGather) {
     job->output.resize(lead + input.size() * static_cast<size_t>(size));
-  } else if (command.kind == CollectiveKind::kReduceScatter) {
-    job->output.resize(lead + input.size() / static_cast<size_t>(size));
   } else {
     job->output.resize(lead + (command.kind == CollectiveKind::kReceive ? input.size() : 0));
   }
@@ -178,9 +170,8 @@ void RankRunner::Submit(const Command& command) {
     number = submitted_++;
   }
   const TensorView output = View(job->output, command);
-  const Collective collective = {command.kind, command.order,
-                                 in_place ? output : View(job->input, command), output,
-                                 command.peer};
+  const Collective collective = {command.kind, in_place ? output : View(job->input, command),
+                                 output, command.peer};
   communicator_->Submit(collective, [this, job, number](absl::Status status) {
     Finish(job.get(), number, std::move(status));
   });

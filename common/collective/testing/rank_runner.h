@@ -20,7 +20,6 @@ struct Command {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   int64_t count = 1;  // Elements that each rank gives: an all-gather's shard, another's tensor.
   ElementType type = ElementType::kFloat32;
-  ReduceOrder order = ReduceOrder::kRankOrder;
   int peer = 0;
   uint64_t seed = 1;
   int64_t skip = 0;  // Elements of the seed's numbers that come before the tensor's first.
@@ -41,8 +40,8 @@ std::string ToText(const Outcome& outcome);
 Outcome OutcomeFromText(const std::string& text);
 
 // `rank`'s input, and the output that a plain loop over all ranks' inputs gives.
-std::vector<std::byte> InputOf(const Command& command, int rank, int size);
-std::vector<std::byte> ExpectedOutput(const Command& command, int rank, int size);
+std::vector<std::byte> InputOf(const Command& command, int rank);
+std::vector<std::byte> ExpectedOutput(const Command& command, int size);
 uint64_t HashOf(const std::vector<std::byte>& bytes);
 
 // Carries commands out on one communicator, keeping their tensors until they are done. Any thread.

@@ -108,7 +108,7 @@ void RankGroup::Reduce(size_t chunk) {
 }
 
 void RankGroup::Reduce(size_t chunk, const TensorView& rows) {
-  communicator_->AllReduce(rows, ReduceOrder::kRankOrder, pending_[chunk].Add());
+  communicator_->AllReduce(rows, pending_[chunk].Add());
 }
 
 absl::Status RankGroup::Await(size_t chunk) {
@@ -119,7 +119,7 @@ absl::Status RankGroup::Sum(std::span<float> values) { return Sum(View(values));
 
 absl::Status RankGroup::Sum(const TensorView& tensor) {
   Pending pending;
-  communicator_->AllReduce(tensor, ReduceOrder::kRankOrder, pending.Add());
+  communicator_->AllReduce(tensor, pending.Add());
   return Annotate(pending.Wait(), "summing over the ranks");
 }
 

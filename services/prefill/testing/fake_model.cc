@@ -109,8 +109,7 @@ absl::Status FakeModel::Sum(std::span<float> values) {
   if (rank_.alone() || values.empty()) return absl::OkStatus();
   for (float& value : values) value /= static_cast<float>(rank_.size);
   Pending pending;
-  group_->AllReduce(HostTensor(values, static_cast<int64_t>(values.size())),
-                    ReduceOrder::kRankOrder, pending.Add());
+  group_->AllReduce(HostTensor(values, static_cast<int64_t>(values.size())), pending.Add());
   return pending.Wait();
 }
 

@@ -133,7 +133,7 @@ void BM_AllReduce(benchmark::State& state) {
   for (auto _ : state) {
     Pending pending;
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      ranks[rank]->AllReduce(HostTensor(tensors[rank], 1), ReduceOrder::kRankOrder, pending.Add());
+      ranks[rank]->AllReduce(HostTensor(tensors[rank], 1), pending.Add());
     }
     const absl::Status status = pending.Wait();
     BATON_CHECK(status.ok()) << status;

@@ -143,18 +143,9 @@ absl::Status NcclStream::BeginOnStream(const Collective& collective) {
   const TensorView& out = collective.output;
   const bool receives = collective.kind == CollectiveKind::kReceive;
   const ncclDataType_t type = DataTypeOf(receives ? out.type : in.type);
-  // NCCL sums bfloat16 in bfloat16, in any order.
-  const bool as_nccl_sums =
-      collective.order == ReduceOrder::kFastest && in.type == ElementType::kFloat32;
   switch (collective.kind) {
     case CollectiveKind::kAllReduce:
-      if (!as_nccl_sums) return SumAll(collective);
-      return Launched(ncclAllReduce(in.memory.data, out.memory.data, ElementsOf(in), type, ncclSum,
-                                    communicator_, stream_));
-    case CollectiveKind::kReduceScatter:
-      if (!as_nccl_sums) return SumParts(collective);
-      return Launched(ncclReduceScatter(in.memory.data, out.memory.data, ElementsOf(out), type,
-                                        ncclSum, communicator_, stream_));
+      return SumAll(collective);
     case CollectiveKind::kAllGather:
       return Launched(ncclAllGather(in.memory.data, out.memory.data, ElementsOf(in), type,
                                     communicator_, stream_));
@@ -190,7 +181,7 @@ void SumInRankOrder(const at::Tensor& parts, const TensorView& out) {
 }  // namespace
 
 // Sends every rank's whole tensor to every rank: the sums of a decode step are small, so latency
-// decides.
+// decides. NCCL's own sums are in any order, and of bfloat16 in bfloat16.
 absl::Status NcclStream::SumAll(const Collective& collective) {
   const auto count = static_cast<int64_t>(ElementsOf(collective.input));
   const at::Tensor all = at::empty({group_.size(), count}, OptionsOf(collective.input, device_));
@@ -198,28 +189,6 @@ absl::Status NcclStream::SumAll(const Collective& collective) {
       ncclAllGather(collective.input.memory.data, all.data_ptr(), static_cast<size_t>(count),
                     DataTypeOf(collective.input.type), communicator_, stream_)));
   SumInRankOrder(all, collective.output);
-  return absl::OkStatus();
-}
-
-absl::Status NcclStream::SumParts(const Collective& collective) {
-  const auto count = static_cast<int64_t>(ElementsOf(collective.output));
-  const ncclDataType_t type = DataTypeOf(collective.input.type);
-  const at::Tensor mine = at::empty({group_.size(), count}, OptionsOf(collective.input, device_));
-  const size_t bytes = collective.output.memory.bytes;
-  BATON_RETURN_IF_ERROR(Says(ncclGroupStart()));
-  ncclResult_t called = ncclSuccess;
-  for (int rank = 0; rank < group_.size() && called == ncclSuccess; ++rank) {
-    const size_t offset = static_cast<size_t>(rank) * bytes;
-    called = ncclSend(collective.input.memory.data + offset, static_cast<size_t>(count), type, rank,
-                      communicator_, stream_);
-    if (called != ncclSuccess) break;
-    called = ncclRecv(static_cast<std::byte*>(mine.data_ptr()) + offset, static_cast<size_t>(count),
-                      type, rank, communicator_, stream_);
-  }
-  const ncclResult_t ended = ncclGroupEnd();
-  BATON_RETURN_IF_ERROR(Says(called));
-  BATON_RETURN_IF_ERROR(Launched(ended));
-  SumInRankOrder(mine, collective.output);
   return absl::OkStatus();
 }
 

@@ -51,7 +51,6 @@ class NcclStream final : public CollectiveStream {
   absl::Status Launched(ncclResult_t called);
   absl::Status BeginOnStream(const Collective& collective);
   absl::Status SumAll(const Collective& collective);
-  absl::Status SumParts(const Collective& collective);
   absl::Status Says(ncclResult_t result) const;
 
   const GroupDescription group_;
