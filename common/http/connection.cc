@@ -224,13 +224,8 @@ void Connection::Dispatch() {
   const RequestReader::Header header = reader_.header();
   HttpRequest request = reader_.Take();
   const bool last = reserved_ || context_.draining.load();
-  form_ = {header.http_1_1, header.head, header.keep_alive && !last, request.request_id,
-           CorsHeaders(context_.options.cors, request)};
-  Enter(Phase::kServing);
-  ++number_;
-  answer_ = Answer::kNone;
-  aborted_ = false;
-  event_times_ = {};
+  BeginAnswer({header.http_1_1, header.head, header.keep_alive && !last, request.request_id,
+               CorsHeaders(context_.options.cors, request)});
   if (const auto preflight = AnswerPreflight(context_.options.cors, request)) {
     return RespondNow(*preflight);
   }
@@ -253,6 +248,15 @@ void Connection::Dispatch() {
     });
   }
   if (end_of_input_) ProbeHalfClosed();
+}
+
+void Connection::BeginAnswer(AnswerForm form) {
+  form_ = std::move(form);
+  Enter(Phase::kServing);
+  ++number_;
+  answer_ = Answer::kNone;
+  aborted_ = false;
+  event_times_ = {};
 }
 
 // ---- Life ----
@@ -293,14 +297,9 @@ void Connection::Refuse(int status, const std::string& message) {
   if (!context_.registry.BeginServing(id_)) return Close();
   charge_ = {};
   const HttpRequest& request = reader_.request();
-  form_ = {true, reader_.header().head, /*keep_alive=*/false,
-           request.request_id.empty() ? RandomHex(16) : request.request_id,
-           CorsHeaders(context_.options.cors, request)};
-  Enter(Phase::kServing);
-  ++number_;
-  answer_ = Answer::kNone;
-  aborted_ = false;
-  event_times_ = {};
+  BeginAnswer({true, reader_.header().head, /*keep_alive=*/false,
+               request.request_id.empty() ? RandomHex(16) : request.request_id,
+               CorsHeaders(context_.options.cors, request)});
   HttpResponse response = context_.options.format_error(status, message);
   if (status == 503) response.headers.emplace_back("Retry-After", "1");
   RespondNow(response);

@@ -115,6 +115,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnBodyProgress();
   void OnNothingMore();
   void Dispatch();
+  void BeginAnswer(AnswerForm form);
   void Enter(Phase phase);
   void SetDeadline(int64_t after_ms);
   void OnDeadline();

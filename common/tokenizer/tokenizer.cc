@@ -18,12 +18,10 @@ constexpr size_t kMaxTokenizerJsonBytes = 128 << 20;
 
 // What bytes [begin, end) have of `ranges`, counted from `begin`.
 std::vector<ByteRange> RangesWithin(std::span<const ByteRange> ranges, size_t begin, size_t end) {
-  auto range = std::upper_bound(
-      ranges.begin(), ranges.end(), begin,
-      [](size_t offset, const ByteRange& candidate) { return offset < candidate.end; });
   std::vector<ByteRange> within;
-  for (; range != ranges.end() && range->begin < end; ++range) {
-    within.push_back({std::max(range->begin, begin) - begin, std::min(range->end, end) - begin});
+  for (const ByteRange& range : RangesAfter(ranges, begin)) {
+    if (range.begin >= end) break;
+    within.push_back({std::max(range.begin, begin) - begin, std::min(range.end, end) - begin});
   }
   return within;
 }

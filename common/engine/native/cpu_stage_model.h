@@ -23,8 +23,6 @@
 
 namespace baton {
 
-inline size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
-
 class CpuStageModel final : public StageModel {
  public:
   // Lets exceptions of libraries through; LoadStageModel catches them.

@@ -4,13 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "common/engine/native/row_place.h"
+
 namespace baton {
-namespace {
-
-size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
-
-}  // namespace
-
 namespace {
 
 // Fills `chosen` with the indexes of the highest values, as ExpertRouter::Route says.

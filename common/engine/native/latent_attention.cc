@@ -9,8 +9,6 @@ namespace {
 
 constexpr auto kLowRankEps = static_cast<float>(LatentAttention::kNormEps);
 
-size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
-
 // Rows from `first` on that are of one slice.
 int RunOf(std::span<const RowPlace> places, int first) {
   int end = first + 1;

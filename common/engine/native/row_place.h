@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "common/engine/kernels/kernels.h"
 
@@ -14,6 +15,9 @@ struct RowPlace {
   int slice;
   int position;
 };
+
+// The elements of so many rows.
+inline size_t Floats(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns); }
 
 // Stores a row of keys or values in a page, in the pages' type.
 inline void Keep(const kernels::KernelTable& /*table*/, const float* from, size_t count,

@@ -45,11 +45,9 @@ bool TouchesWord(std::string_view before, std::string_view after) {
 enum class Share { kNone, kSome, kAll };
 
 Share ShareOf(std::span<const ByteRange> ranges, size_t begin, size_t end) {
-  const auto range = std::upper_bound(
-      ranges.begin(), ranges.end(), begin,
-      [](size_t offset, const ByteRange& candidate) { return offset < candidate.end; });
-  if (range == ranges.end() || range->begin >= end) return Share::kNone;
-  return range->begin <= begin && range->end >= end ? Share::kAll : Share::kSome;
+  const std::span<const ByteRange> after = RangesAfter(ranges, begin);
+  if (after.empty() || after.front().begin >= end) return Share::kNone;
+  return after.front().begin <= begin && after.front().end >= end ? Share::kAll : Share::kSome;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #ifndef COMMON_TOKENIZER_BPE_ADDED_TOKENS_H_
 #define COMMON_TOKENIZER_BPE_ADDED_TOKENS_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,12 @@ struct ByteRange {
   size_t begin = 0;
   size_t end = 0;
 };
+
+// Those of the ranges, which ascend, that end after `offset`.
+inline std::span<const ByteRange> RangesAfter(std::span<const ByteRange> ranges, size_t offset) {
+  const auto first = std::ranges::upper_bound(ranges, offset, {}, &ByteRange::end);
+  return ranges.subspan(static_cast<size_t>(first - ranges.begin()));
+}
 
 struct AddedToken {
   int32_t id = 0;

@@ -24,18 +24,10 @@ void Text::Append(std::string_view bytes, Origin origin) {
   if (origin == Origin::kClient) Mark(begin, bytes_.size());
 }
 
-size_t Text::RangeAfter(size_t offset) const {
-  const auto range = std::upper_bound(
-      ranges_.begin(), ranges_.end(), offset,
-      [](size_t offset, const ByteRange& candidate) { return offset < candidate.end; });
-  return static_cast<size_t>(range - ranges_.begin());
-}
-
 void Text::AppendSlice(const Text& text, size_t begin, size_t end) {
   const size_t at = bytes_.size();
   bytes_.append(text.bytes_, begin, end - begin);
-  for (size_t i = text.RangeAfter(begin); i < text.ranges_.size(); ++i) {
-    const ByteRange& range = text.ranges_[i];
+  for (const ByteRange& range : RangesAfter(text.ranges_, begin)) {
     if (range.begin >= end) break;
     Mark(at + std::max(range.begin, begin) - begin, at + std::min(range.end, end) - begin);
   }
@@ -48,8 +40,8 @@ Text Text::Slice(size_t begin, size_t end) const {
 }
 
 Origin Text::OriginAt(size_t offset) const {
-  const size_t i = RangeAfter(offset);
-  return i < ranges_.size() && ranges_[i].begin <= offset ? Origin::kClient : Origin::kTemplate;
+  const std::span<const ByteRange> after = RangesAfter(ranges_, offset);
+  return !after.empty() && after.front().begin <= offset ? Origin::kClient : Origin::kTemplate;
 }
 
 }  // namespace baton::jinja

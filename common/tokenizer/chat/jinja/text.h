@@ -39,8 +39,6 @@ class Text {
 
  private:
   void Mark(size_t begin, size_t end);
-  // The first range that ends after `offset`.
-  size_t RangeAfter(size_t offset) const;
 
   std::string bytes_;
   std::vector<ByteRange> ranges_;
