@@ -1,8 +1,10 @@
 #include "common/model/config_reader.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 
 namespace baton {
@@ -79,6 +81,14 @@ absl::StatusOr<std::string> ConfigReader::StringOr(const char* key,
     return Error(key, absl::StrCat("must be a string, got ", value->dump()));
   }
   return value->get<std::string>();
+}
+
+absl::Status ConfigReader::Expect(const char* key, const std::string& otherwise,
+                                  std::initializer_list<const char*> supported) const {
+  BATON_ASSIGN_OR_RETURN(const std::string text, StringOr(key, otherwise));
+  if (std::ranges::find(supported, text) != supported.end()) return absl::OkStatus();
+  return Unsupported(key, absl::StrCat("is \"", text, "\"; supported is \"",
+                                       absl::StrJoin(supported, "\" or \""), "\""));
 }
 
 absl::Status ConfigReader::RefuseUnless(const char* key, double neutral,

@@ -2,6 +2,7 @@
 #ifndef COMMON_MODEL_CONFIG_READER_H_
 #define COMMON_MODEL_CONFIG_READER_H_
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,6 +42,10 @@ class ConfigReader {
 
   // Unimplemented when the key has a value other than null, false, `neutral`, [] or {}.
   absl::Status RefuseUnless(const char* key, double neutral, const std::string& why) const;
+
+  // Unimplemented when the key's text, or `otherwise` without it, is none of `supported`.
+  absl::Status Expect(const char* key, const std::string& otherwise,
+                      std::initializer_list<const char*> supported) const;
 
   // InvalidArgument "FILE: \"KEY\" what".
   absl::Status Error(const char* key, const std::string& what) const;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <string_view>
 #include <utility>
 
@@ -103,14 +102,6 @@ absl::Status ParseShapes(const ConfigReader& reader, const Family& family, Model
   return ParseKvHeads(reader, family, config);
 }
 
-absl::Status Expect(const ConfigReader& keys, const char* key, const std::string& otherwise,
-                    std::initializer_list<const char*> supported) {
-  BATON_ASSIGN_OR_RETURN(const std::string text, keys.StringOr(key, otherwise));
-  if (std::ranges::find(supported, text) != supported.end()) return absl::OkStatus();
-  return keys.Unsupported(key, absl::StrCat("is \"", text, "\"; supported is \"",
-                                            absl::StrJoin(supported, "\" or \""), "\""));
-}
-
 absl::Status ExpectBlock(const ConfigReader& keys, const char* key) {
   const Json* block = keys.Find(key);
   if (block == nullptr || *block == Json::array({kFp8Block, kFp8Block})) return absl::OkStatus();
@@ -122,20 +113,20 @@ absl::Status ExpectFp8Group(const ConfigReader& group) {
   const Json* value = group.Find("weights");
   if (value == nullptr || !value->is_object()) return group.Error("weights", "must be an object");
   const ConfigReader weights = group.Inside("weights");
-  BATON_RETURN_IF_ERROR(Expect(weights, "type", "int", {"float"}));
+  BATON_RETURN_IF_ERROR(weights.Expect("type", "int", {"float"}));
   BATON_ASSIGN_OR_RETURN(const int bits, weights.IntOr("num_bits", 8, 1, 64));
   if (bits != 8) {
     return weights.Unsupported("num_bits", absl::StrCat("is ", bits, "; supported is 8"));
   }
   BATON_ASSIGN_OR_RETURN(const bool symmetric, weights.BoolOr("symmetric", true));
   if (!symmetric) return weights.Unsupported("symmetric", "must be true");
-  BATON_RETURN_IF_ERROR(Expect(weights, "strategy", "tensor", {"tensor", "channel", "block"}));
+  BATON_RETURN_IF_ERROR(weights.Expect("strategy", "tensor", {"tensor", "channel", "block"}));
   return ExpectBlock(weights, "block_structure");
 }
 
 absl::Status ExpectFp8Groups(const ConfigReader& keys) {
   constexpr const char* kGroups = "config_groups";
-  BATON_RETURN_IF_ERROR(Expect(keys, "format", "", {"float-quantized", "naive-quantized"}));
+  BATON_RETURN_IF_ERROR(keys.Expect("format", "", {"float-quantized", "naive-quantized"}));
   const Json* groups = keys.Find(kGroups);
   if (groups == nullptr || !groups->is_object()) return keys.Error(kGroups, "must be an object");
   const ConfigReader inside = keys.Inside(kGroups);
@@ -157,18 +148,18 @@ absl::Status ParseQuantization(const ConfigReader& reader, ModelConfig& config) 
   if (!value->is_object()) return reader.Error(key, "must be an object");
   const ConfigReader keys = reader.Inside(key);
   BATON_RETURN_IF_ERROR(
-      Expect(keys, "quant_method", "", {"fp8", "compressed-tensors", "fbgemm_fp8", "modelopt"}));
+      keys.Expect("quant_method", "", {"fp8", "compressed-tensors", "fbgemm_fp8", "modelopt"}));
   BATON_ASSIGN_OR_RETURN(const std::string method, keys.StringOr("quant_method", ""));
   config.fp8 = true;
   if (method == "fp8") {
-    BATON_RETURN_IF_ERROR(Expect(keys, "fmt", "e4m3", {"e4m3", "float8_e4m3fn"}));
-    BATON_RETURN_IF_ERROR(Expect(keys, "activation_scheme", "dynamic", {"dynamic", "static"}));
+    BATON_RETURN_IF_ERROR(keys.Expect("fmt", "e4m3", {"e4m3", "float8_e4m3fn"}));
+    BATON_RETURN_IF_ERROR(keys.Expect("activation_scheme", "dynamic", {"dynamic", "static"}));
     BATON_RETURN_IF_ERROR(ExpectBlock(keys, kBlock));
     if (keys.Has(kBlock)) return absl::OkStatus();
   } else if (method == "compressed-tensors") {
     BATON_RETURN_IF_ERROR(ExpectFp8Groups(keys));
   } else if (method == "modelopt") {
-    BATON_RETURN_IF_ERROR(Expect(keys, "quant_algo", "", {"FP8"}));
+    BATON_RETURN_IF_ERROR(keys.Expect("quant_algo", "", {"FP8"}));
   }
   config.fp8_scale_suffix = "_scale";
   return absl::OkStatus();
@@ -187,7 +178,7 @@ absl::Status RefuseUnsupportedMath(const ConfigReader& reader, const Family& fam
     }
   }
   if (!family.Owns("hidden_act"))
-    BATON_RETURN_IF_ERROR(Expect(reader, "hidden_act", "silu", {"silu"}));
+    BATON_RETURN_IF_ERROR(reader.Expect("hidden_act", "silu", {"silu"}));
   if (family.Owns("layer_types")) return absl::OkStatus();
   return ParseLayerTypes(reader, config.num_hidden_layers, {"full_attention"}).status();
 }

@@ -94,11 +94,7 @@ absl::Status ParseSlidingRope(const ConfigReader& reader, ModelConfig& config) {
   BATON_ASSIGN_OR_RETURN(const ConfigReader ropes, reader.Part("rope_parameters"));
   if (!ropes.Has(kType)) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const ConfigReader rope, ropes.Part(kType));
-  BATON_ASSIGN_OR_RETURN(const std::string kind, rope.StringOr("rope_type", "default"));
-  if (kind != "default") {
-    return rope.Unsupported("rope_type",
-                            absl::StrCat("is \"", kind, "\"; supported is \"default\""));
-  }
+  BATON_RETURN_IF_ERROR(rope.Expect("rope_type", "default", {"default"}));
   BATON_ASSIGN_OR_RETURN(config.sliding_rope_theta,
                          rope.NumberOr("rope_theta", config.sliding_rope_theta, 1, kThetaMax));
   return absl::OkStatus();

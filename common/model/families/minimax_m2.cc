@@ -25,11 +25,7 @@ absl::Status RefuseOlderMath(const ConfigReader& reader) {
   }
   for (const auto& [key, only] :
        {std::pair{"scoring_func", "sigmoid"}, {"qk_norm_type", "per_layer"}}) {
-    BATON_ASSIGN_OR_RETURN(const std::string text, reader.StringOr(key, only));
-    if (text != only) {
-      return reader.Unsupported(key,
-                                absl::StrCat("is \"", text, "\"; supported is \"", only, "\""));
-    }
+    BATON_RETURN_IF_ERROR(reader.Expect(key, only, {only}));
   }
   BATON_ASSIGN_OR_RETURN(const bool norms, reader.BoolOr("use_qk_norm", true));
   if (!norms) return reader.Unsupported("use_qk_norm", "must be true for MiniMax-M2");

@@ -40,11 +40,7 @@ absl::Status ParseGroups(const ConfigReader& reader, Experts& experts) {
 // How experts are chosen. Each class knows one score, and V2 two methods.
 absl::Status ParseRouter(const ConfigReader& reader, bool sigmoid, Experts& experts) {
   const char* const score = sigmoid ? "sigmoid" : "softmax";
-  BATON_ASSIGN_OR_RETURN(const std::string scoring, reader.StringOr("scoring_func", score));
-  if (scoring != score) {
-    return reader.Unsupported("scoring_func",
-                              absl::StrCat("is \"", scoring, "\"; supported is \"", score, "\""));
-  }
+  BATON_RETURN_IF_ERROR(reader.Expect("scoring_func", score, {score}));
   constexpr const char* kGrouped = "group_limited_greedy";
   BATON_ASSIGN_OR_RETURN(const std::string method,
                          reader.StringOr("topk_method", sigmoid ? "noaux_tc" : "greedy"));
