@@ -73,14 +73,15 @@ absl::Status ExpectShape(const char* what, const TensorView& view, const TensorV
 
 }  // namespace
 
-absl::Status ValidateBatch(const Batch& batch, const ForwardBuffers& buffers,
-                           const ModelConfig& config, const KvGeometry& kv) {
+absl::Status StageModel::Validate(const Batch& batch, const TensorView& in, const TensorView& out,
+                                  size_t logits) const {
   int64_t tokens = 0;
   size_t wanted = 0;
   bool wanted_anywhere = false;
   for (size_t i = 0; i < batch.slices.size(); ++i) {
     const SequenceSlice& slice = batch.slices[i];
-    BATON_RETURN_IF_ERROR(Annotate(ValidateSlice(slice, config, kv), absl::StrCat("slice ", i)));
+    BATON_RETURN_IF_ERROR(
+        Annotate(ValidateSlice(slice, config(), kv()), absl::StrCat("slice ", i)));
     tokens += slice.token_count;
     wanted += slice.wants_logits ? 1 : 0;
     wanted_anywhere = wanted_anywhere || slice.wants_row() || slice.on_logits != nullptr;
@@ -92,19 +93,17 @@ absl::Status ValidateBatch(const Batch& batch, const ForwardBuffers& buffers,
   if (tokens == 0 || tokens > INT32_MAX) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", tokens, " tokens"));
   }
-  const bool first = kv.layer_begin == 0;
-  const bool last = kv.layer_end == config.num_hidden_layers;
-  if (wanted_anywhere && !last) {
+  if (wanted_anywhere && !last_stage()) {
     return absl::InvalidArgumentError("only the last stage computes logits");
   }
   const TensorView none;
-  const TensorView activations{{}, buffers.activation_type, tokens, buffers.activation_columns};
-  BATON_RETURN_IF_ERROR(ExpectShape("in", buffers.in, first ? none : activations));
-  BATON_RETURN_IF_ERROR(ExpectShape("out", buffers.out, last ? none : activations));
-  const size_t logits = buffers.tells_logits ? wanted * static_cast<size_t>(config.vocab_size) : 0;
-  if (buffers.logits == logits) return absl::OkStatus();
+  const TensorView activations{{}, activation_type(), tokens, activation_columns()};
+  BATON_RETURN_IF_ERROR(ExpectShape("in", in, first_stage() ? none : activations));
+  BATON_RETURN_IF_ERROR(ExpectShape("out", out, last_stage() ? none : activations));
+  const size_t expected = tells_logits() ? wanted * static_cast<size_t>(config().vocab_size) : 0;
+  if (logits == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("`logits` has ", buffers.logits, " floats, must have ", logits));
+      absl::StrCat("`logits` has ", logits, " floats, must have ", expected));
 }
 
 }  // namespace baton

@@ -202,22 +202,13 @@ class StageModel {
   // group, since all ranks refuse it.
   virtual absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                                std::span<float> logits) = 0;
-};
 
-// The buffers that Forward was given, and what they must be.
-struct ForwardBuffers {
-  const TensorView& in;
-  const TensorView& out;
-  ElementType activation_type;  // Expected of `in` and `out`.
-  int activation_columns;       // Expected of `in` and `out`.
-  size_t logits;                // The number of floats that `logits` has.
-  bool tells_logits = true;     // Whether Forward returns logits on this rank.
+ protected:
+  // What every stage model checks before it touches memory. InvalidArgument names the slice and the
+  // wrong value; see Forward.
+  absl::Status Validate(const Batch& batch, const TensorView& in, const TensorView& out,
+                        size_t logits) const;
 };
-
-// What every stage model checks before it touches memory. InvalidArgument names the slice and the
-// wrong value; see StageModel::Forward.
-absl::Status ValidateBatch(const Batch& batch, const ForwardBuffers& buffers,
-                           const ModelConfig& config, const KvGeometry& kv);
 
 // Turns exceptions of libraries (c10::Error, std::bad_alloc) into statuses.
 

@@ -131,9 +131,7 @@ absl::Status CpuStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
 
 absl::Status CpuStageModel::Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                                     std::span<float> logits) {
-  BATON_RETURN_IF_ERROR(ValidateBatch(
-      batch, {in, out, activation_type(), activation_columns(), logits.size(), tells_logits()},
-      config_, kv()));
+  BATON_RETURN_IF_ERROR(Validate(batch, in, out, logits.size()));
   absl::Status status = GuardLibraries([&] { return Compute(batch, in, out, logits); });
   if (!status.ok()) group_.Fail(status);
   return status;

@@ -206,9 +206,7 @@ double TimedStageModel::Micros(const Batch& batch) const { return steps_.Micros(
 
 absl::Status TimedStageModel::Forward(const Batch& batch, const TensorView& in,
                                       const TensorView& out, std::span<float> logits) {
-  BATON_RETURN_IF_ERROR(ValidateBatch(
-      batch, {in, out, activation_type(), activation_columns(), logits.size(), tells_logits()},
-      config_, kv()));
+  BATON_RETURN_IF_ERROR(Validate(batch, in, out, logits.size()));
   absl::Status status = Compute(batch, in, out, logits);
   if (!status.ok()) {
     group_.Fail(status);

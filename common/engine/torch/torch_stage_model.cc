@@ -154,9 +154,7 @@ absl::Status TorchStageModel::JoinGroup(std::shared_ptr<Communicator> group) {
 
 absl::Status TorchStageModel::Forward(const Batch& batch, const TensorView& in,
                                       const TensorView& out, std::span<float> logits) {
-  BATON_RETURN_IF_ERROR(ValidateBatch(
-      batch, {in, out, activation_type(), activation_columns(), logits.size(), tells_logits()},
-      config_, kv_));
+  BATON_RETURN_IF_ERROR(Validate(batch, in, out, logits.size()));
   absl::Status status = GuardTorch([&] {
     const c10::InferenceMode inference;
     const TorchDevice::Entered entered = device_.Enter(Queue::kCompute);
