@@ -9,9 +9,6 @@
 
 namespace baton::kernels {
 
-void LinearAmx(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
-               float* y, size_t y_stride);
-
 namespace {
 
 constexpr int kTileRows = 16;

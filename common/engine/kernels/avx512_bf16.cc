@@ -6,11 +6,6 @@
 
 namespace baton::kernels {
 
-void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin,
-                      int panel_end, float* y, size_t y_stride);
-void LinearE4m3Avx512Bf16(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel_begin,
-                          int panel_end, float* y, size_t y_stride);
-
 namespace {
 
 constexpr int kLanes = 16;

@@ -9,7 +9,7 @@
 #define BATON_WIDE 4
 // The order matters.
 // clang-format off
-#include "common/engine/kernels/kernels.h"
+#include "common/engine/kernels/bf16_products.h"
 #include "common/engine/kernels/vector-inl.h"
 #include "common/engine/kernels/attention-inl.h"
 // clang-format on
@@ -19,8 +19,6 @@ namespace baton::kernels {
 namespace avx512 {
 extern const KernelTable kTable;
 }
-
-void AttentionAvx512Bf16(const AttentionArgs<Bf16>& args);
 
 namespace avx512_bf16 {
 namespace {

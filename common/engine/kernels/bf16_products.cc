@@ -12,15 +12,6 @@
 
 namespace baton::kernels {
 
-// amx.cc, avx512_bf16.cc and avx512_bf16_attention.cc.
-void LinearAmx(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
-               float* y, size_t y_stride);
-void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin,
-                      int panel_end, float* y, size_t y_stride);
-void LinearE4m3Avx512Bf16(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel_begin,
-                          int panel_end, float* y, size_t y_stride);
-void AttentionAvx512Bf16(const AttentionArgs<Bf16>& args);
-
 namespace {
 
 constexpr Bf16Products kAmx = {"amx_bf16", LinearAmx, nullptr, nullptr};

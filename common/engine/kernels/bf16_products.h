@@ -55,6 +55,15 @@ struct Bf16Products {
   void (*attention)(const AttentionArgs<Bf16>& args);
 };
 
+// Theirs: amx.cc, avx512_bf16.cc and avx512_bf16_attention.cc.
+void LinearAmx(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
+               float* y, size_t y_stride);
+void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin,
+                      int panel_end, float* y, size_t y_stride);
+void LinearE4m3Avx512Bf16(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel_begin,
+                          int panel_end, float* y, size_t y_stride);
+void AttentionAvx512Bf16(const AttentionArgs<Bf16>& args);
+
 // Those that this CPU runs.
 std::vector<const Bf16Products*> AvailableBf16Products();
 
