@@ -1,7 +1,10 @@
-// What --disaggregation-mode makes of a worker, or of the cluster that `up` starts.
+// What --disaggregation-mode makes of a worker, or of the cluster that `up` starts, and how long
+// its requests may be.
 #ifndef COMMON_CONFIG_MODE_H_
 #define COMMON_CONFIG_MODE_H_
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include "proto/baton/v1/config.pb.h"
@@ -40,6 +43,13 @@ inline bool IsChainRole(v1::OptionSpec::Role role) {
 // "prefill", "colocated", "decode": in names, logs and traces of a worker.
 inline std::string WorkerKind(const v1::Options& options) {
   return IsColocated(options) ? "colocated" : options.disaggregation_mode();
+}
+
+// How many tokens a prompt and its answer may have together: --context-length where it is given,
+// and never more than the model's `model_tokens`.
+inline int ContextTokens(const v1::Options& options, int model_tokens) {
+  const int64_t asked = options.context_length();
+  return asked == 0 ? model_tokens : static_cast<int>(std::min<int64_t>(asked, model_tokens));
 }
 
 }  // namespace baton::config

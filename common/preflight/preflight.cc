@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
-#include "common/config/context_length.h"
 #include "common/config/device_deal.h"
 #include "common/config/layer_split.h"
 #include "common/config/mode.h"

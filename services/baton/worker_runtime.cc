@@ -15,7 +15,6 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
-#include "common/config/context_length.h"
 #include "common/config/mode.h"
 #include "common/engine/create_executor.h"
 #include "common/engine/timed/timed_profile.h"

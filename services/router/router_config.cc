@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "common/base/random.h"
-#include "common/config/context_length.h"
+#include "common/config/mode.h"
 #include "common/model/families/family.h"
 
 namespace baton::router {

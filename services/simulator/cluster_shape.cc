@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/chunking/chunk_profile.h"
-#include "common/config/context_length.h"
 #include "common/config/layer_split.h"
 #include "common/config/mode.h"
 #include "common/preflight/chunk_costs.h"
