@@ -78,6 +78,13 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return FromMessage(wire);
 }
 
+absl::Status FromRouter(const grpc::Status& status) {
+  if (status.error_code() != grpc::StatusCode::UNIMPLEMENTED) return FromGrpc(status);
+  return absl::UnimplementedError(
+      "no service baton.v1.Cluster there: --router-address takes the router's "
+      "--cluster-port (30002 by default), not its --grpc-port for clients");
+}
+
 absl::Status FromMessage(const v1::RpcStatus& wire) {
   if (wire.code() == 0) return absl::InternalError("a failure whose code is OK");
   const auto code = static_cast<absl::StatusCode>(wire.code());

@@ -13,7 +13,7 @@
 #include "common/base/status.h"
 #include "common/config/router_list.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/cluster_status.h"
+#include "common/rpc/grpc_status.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
 #include "services/baton/commands.h"
 #include "services/baton/process.h"

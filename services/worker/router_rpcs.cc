@@ -7,7 +7,6 @@
 
 #include "common/base/log.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/cluster_status.h"
 #include "common/rpc/grpc_status.h"
 
 namespace baton::worker {
