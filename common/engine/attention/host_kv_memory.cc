@@ -45,6 +45,16 @@ std::byte* KvPool::Head(int page, int layer, int value, int head) {
          local_layer * geometry_.LayerBytes() + run * geometry_.HeadBytes();
 }
 
+size_t BeginOf(const KvGeometry& geometry, const KvPiece& piece) {
+  BATON_CHECK(piece.page >= 0 && piece.page < geometry.page_count) << "page " << piece.page;
+  const size_t page_begin = static_cast<size_t>(piece.page) * geometry.PageBytes();
+  const size_t behind =
+      geometry.PageBytes() * static_cast<size_t>(geometry.page_count) - page_begin;
+  BATON_CHECK(piece.offset_bytes <= behind && piece.bytes <= behind - piece.offset_bytes)
+      << piece.bytes << " bytes from " << piece.offset_bytes << " of page " << piece.page;
+  return page_begin + piece.offset_bytes;
+}
+
 HostKvMemory::HostKvMemory(const KvGeometry& geometry, std::span<std::byte> pages)
     : geometry_(geometry), pages_(pages) {
   BATON_CHECK(pages.size() == geometry.PageBytes() * static_cast<size_t>(geometry.page_count))
@@ -52,12 +62,7 @@ HostKvMemory::HostKvMemory(const KvGeometry& geometry, std::span<std::byte> page
 }
 
 std::span<std::byte> HostKvMemory::Bytes(const KvPiece& piece) const {
-  BATON_CHECK(piece.page >= 0 && piece.page < geometry_.page_count) << "page " << piece.page;
-  const size_t page_begin = static_cast<size_t>(piece.page) * geometry_.PageBytes();
-  const size_t behind = pages_.size() - page_begin;
-  BATON_CHECK(piece.offset_bytes <= behind && piece.bytes <= behind - piece.offset_bytes)
-      << piece.bytes << " bytes from " << piece.offset_bytes << " of page " << piece.page;
-  return pages_.subspan(page_begin + piece.offset_bytes, piece.bytes);
+  return pages_.subspan(BeginOf(geometry_, piece), piece.bytes);
 }
 
 void HostKvMemory::ClearTail(int page, int valid_tokens) {

@@ -54,6 +54,9 @@ class KvPool {
   const size_t size_;
 };
 
+// The offset in bytes of a piece from the start of the first page, in memory of all pages.
+size_t BeginOf(const KvGeometry& geometry, const KvPiece& piece);
+
 class HostKvMemory final : public KvMemory {
  public:
   // `pages` are geometry.page_count concatenated pages; not owned.

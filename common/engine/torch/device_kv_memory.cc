@@ -46,21 +46,12 @@ DeviceKvMemory::DeviceKvMemory(const KvGeometry& geometry, const TorchDevice& de
       << pages_.nbytes() << " bytes for " << geometry.page_count << " pages";
 }
 
-size_t DeviceKvMemory::Begin(const KvPiece& piece) const {
-  BATON_CHECK(piece.page >= 0 && piece.page < geometry_.page_count) << "page " << piece.page;
-  const size_t page_begin = static_cast<size_t>(piece.page) * geometry_.PageBytes();
-  const size_t behind = pages_.nbytes() - page_begin;
-  BATON_CHECK(piece.offset_bytes <= behind && piece.bytes <= behind - piece.offset_bytes)
-      << piece.bytes << " bytes from " << piece.offset_bytes << " of page " << piece.page;
-  return page_begin + piece.offset_bytes;
-}
-
 at::Tensor DeviceKvMemory::OnDevice(size_t begin, size_t bytes) const {
   return pages_.narrow(0, static_cast<int64_t>(begin), static_cast<int64_t>(bytes));
 }
 
 void DeviceKvMemory::ClearTail(int page, int valid_tokens) {
-  const size_t begin = Begin({page, 0, geometry_.PageBytes()});
+  const size_t begin = BeginOf(geometry_, {page, 0, geometry_.PageBytes()});
   const bool taken = copies_.PostCompletion([this, begin, valid_tokens] {
     cleared_.Update(GuardTorch([&] {
       const c10::InferenceMode inference;
@@ -93,7 +84,7 @@ void DeviceKvMemory::Export(const std::vector<KvPiece>& pieces, Exported done) {
   BATON_CHECK(!pieces.empty()) << "an export of nothing";
   size_t bytes = 0;
   for (const KvPiece& piece : pieces) {
-    Begin(piece);
+    BeginOf(geometry_, piece);
     bytes += piece.bytes;
   }
   const absl::StatusOr<uint64_t> export_id = TakeRoom(bytes);
@@ -116,7 +107,7 @@ absl::StatusOr<ExportedKv> DeviceKvMemory::CopyOut(const std::vector<KvPiece>& p
   for (const KvPiece& piece : pieces) {
     const auto size = static_cast<int64_t>(piece.bytes);
     staged.narrow(0, filled, size)
-        .copy_(OnDevice(Begin(piece), piece.bytes), /*non_blocking=*/true);
+        .copy_(OnDevice(BeginOf(geometry_, piece), piece.bytes), /*non_blocking=*/true);
     filled += size;
   }
   device_.Finish(Queue::kCopy);
@@ -139,7 +130,7 @@ void DeviceKvMemory::EndExport(uint64_t export_id) {
 }
 
 MemorySpan DeviceKvMemory::Landing(const KvPiece& piece) {
-  return HostSpan(landing_->Bytes().subspan(Begin(piece), piece.bytes));
+  return HostSpan(landing_->Bytes().subspan(BeginOf(geometry_, piece), piece.bytes));
 }
 
 void DeviceKvMemory::FinishLanding(const std::vector<KvPiece>& pieces, Landed done) {
@@ -160,7 +151,7 @@ absl::StatusOr<uint64_t> DeviceKvMemory::CopyIn(const std::vector<KvPiece>& piec
   std::vector<Bounced> parts;
   parts.reserve(pieces.size());
   for (const KvPiece& piece : pieces) {
-    const size_t begin = Begin(piece);
+    const size_t begin = BeginOf(geometry_, piece);
     for (size_t done = 0; done < piece.bytes;) {
       const size_t bytes = std::min(kBounceBytes - filled, piece.bytes - done);
       auto* const copy = static_cast<std::byte*>(bounces_[current].data_ptr()) + filled;
@@ -197,7 +188,7 @@ void DeviceKvMemory::CopyFrom(const at::Tensor& bounce, const std::vector<Bounce
 // Neighbours' bytes may lie in the first and the last OS page.
 void DeviceKvMemory::GiveBack(const KvPiece& piece) {
   static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t begin = Begin(piece);  // The first piece begins with an OS page.
+  const size_t begin = BeginOf(geometry_, piece);  // The first piece begins with an OS page.
   const size_t first = (begin + page - 1) / page * page;
   const size_t end = (begin + piece.bytes) / page * page;
   if (first >= end) return;

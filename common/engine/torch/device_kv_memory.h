@@ -76,8 +76,6 @@ class DeviceKvMemory final : public KvMemory {
   DeviceKvMemory(const KvGeometry& geometry, const TorchDevice& device, const at::Tensor& pages,
                  std::unique_ptr<KvPool> landing, Landings landings);
 
-  // The offset in bytes of a piece from the start of the first page.
-  size_t Begin(const KvPiece& piece) const;
   // Bytes of pages, on the device.
   at::Tensor OnDevice(size_t begin, size_t bytes) const;
   // Reserves staging memory for an export and returns its id.
