@@ -125,21 +125,18 @@ absl::StatusOr<Value> StripMethod(Evaluator& evaluator, const Text& text, std::s
                     evaluator.budget());
 }
 
-// The bytes that start and end arguments, in characters, choose.
-struct Window {
-  size_t from;
-  size_t to;
-};
-absl::StatusOr<std::optional<Window>> ReadWindow(const BoundArguments& bound, const Text& text) {
+// The part of `text` that start and end arguments, in characters, choose.
+using Window = std::optional<std::string_view>;
+absl::StatusOr<Window> ReadWindow(const BoundArguments& bound, const Text& text) {
   const int64_t length = LengthInCharacters(text.bytes());
   BATON_ASSIGN_OR_RETURN(int64_t start, bound.Integer(1, 0));
   BATON_ASSIGN_OR_RETURN(int64_t end, bound.Integer(2, length));
   if (start < 0) start = std::max<int64_t>(start + length, 0);
   if (end < 0) end = std::max<int64_t>(end + length, 0);
   end = std::min(end, length);
-  if (start > end) return std::optional<Window>();
-  return std::optional<Window>(
-      Window{ByteOffset(text.bytes(), start), ByteOffset(text.bytes(), end)});
+  if (start > end) return Window();
+  const size_t from = ByteOffset(text.bytes(), start);
+  return Window(std::string_view(text.bytes()).substr(from, ByteOffset(text.bytes(), end) - from));
 }
 
 absl::StatusOr<Value> Affix(Evaluator& evaluator, const Text& text, std::string_view name,
@@ -147,7 +144,7 @@ absl::StatusOr<Value> Affix(Evaluator& evaluator, const Text& text, std::string_
   BATON_ASSIGN_OR_RETURN(const BoundArguments bound,
                          BoundArguments::Bind(name, arguments, {"affix", "start", "end"}, 1));
   BATON_RETURN_IF_ERROR(evaluator.budget().Work(text.size()));
-  BATON_ASSIGN_OR_RETURN(const std::optional<Window> window, ReadWindow(bound, text));
+  BATON_ASSIGN_OR_RETURN(const Window window, ReadWindow(bound, text));
   List affixes = {bound[0]};
   if (bound[0].Is(Value::Kind::kTuple)) affixes = bound[0].items();
   for (const Value& affix : affixes) {
@@ -156,9 +153,7 @@ absl::StatusOr<Value> Affix(Evaluator& evaluator, const Text& text, std::string_
           Concat(name, "() needs a string or a tuple of strings, got ", TypeName(affix)));
     }
     if (!window.has_value()) continue;
-    const std::string_view part =
-        std::string_view(text.bytes()).substr(window->from, window->to - window->from);
-    if (name == "startswith" ? part.starts_with(affix.str()) : part.ends_with(affix.str())) {
+    if (name == "startswith" ? window->starts_with(affix.str()) : window->ends_with(affix.str())) {
       return Value::Bool(true);
     }
   }
@@ -171,11 +166,8 @@ absl::StatusOr<Value> Find(Evaluator& evaluator, const Text& text, std::string_v
                          BoundArguments::Bind(name, arguments, {"sub", "start", "end"}, 1));
   BATON_ASSIGN_OR_RETURN(const Text part, bound.String(0));
   BATON_RETURN_IF_ERROR(evaluator.budget().Work(text.size()));
-  BATON_ASSIGN_OR_RETURN(const std::optional<Window> window, ReadWindow(bound, text));
-  const std::string_view within =
-      window.has_value()
-          ? std::string_view(text.bytes()).substr(window->from, window->to - window->from)
-          : std::string_view();
+  BATON_ASSIGN_OR_RETURN(const Window window, ReadWindow(bound, text));
+  const std::string_view within = window.value_or("");
   if (name == "count") {
     if (!window.has_value()) return Value::Int(0);
     if (part.empty()) return Value::Int(LengthInCharacters(within) + 1);
@@ -191,8 +183,7 @@ absl::StatusOr<Value> Find(Evaluator& evaluator, const Text& text, std::string_v
                     : last              ? within.rfind(part.bytes())
                                         : within.find(part.bytes());
   if (at != std::string_view::npos) {
-    return Value::Int(
-        LengthInCharacters(std::string_view(text.bytes()).substr(0, window->from + at)));
+    return Value::Int(LengthInCharacters({text.bytes().data(), within.data() + at}));
   }
   if (name.ends_with("index")) return absl::InvalidArgumentError("substring not found");
   return Value::Int(-1);
