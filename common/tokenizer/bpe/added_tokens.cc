@@ -12,27 +12,6 @@ uint64_t EdgeKey(uint32_t node, char byte) {
   return (static_cast<uint64_t>(node) << 8) | static_cast<uint8_t>(byte);
 }
 
-// Where the white space that ends `text` begins.
-size_t TrailingSpaceBegin(std::string_view text) {
-  while (!text.empty()) {
-    const size_t last = LastCharacter(text);
-    if (!IsWhiteSpace(NextUtf8(text.substr(last)).code_point)) break;
-    text.remove_suffix(text.size() - last);
-  }
-  return text.size();
-}
-
-// The bytes of white space at the beginning of `text`.
-size_t LeadingSpaceBytes(std::string_view text) {
-  size_t bytes = 0;
-  while (bytes < text.size()) {
-    const Utf8Step step = NextUtf8(text.substr(bytes));
-    if (!IsWhiteSpace(step.code_point)) break;
-    bytes += step.length;
-  }
-  return bytes;
-}
-
 bool TouchesWord(std::string_view before, std::string_view after) {
   if (!before.empty() &&
       IsWordCharacter(NextUtf8(before.substr(LastCharacter(before))).code_point)) {
@@ -119,9 +98,9 @@ std::vector<AddedTokenMatcher::Piece> AddedTokenMatcher::Find(
     size_t end = match->end;
     if (token.single_word && TouchesWord(text.substr(0, begin), text.substr(end))) continue;
     if (token.strip_left && begin > done) {
-      begin = done + TrailingSpaceBegin(text.substr(done, begin - done));
+      begin = done + TrailingBegin(text.substr(done, begin - done), IsWhiteSpace);
     }
-    if (token.strip_right) end += LeadingSpaceBytes(text.substr(end));
+    if (token.strip_right) end += LeadingBytes(text.substr(end), IsWhiteSpace);
     if (begin > done) pieces.push_back({text.substr(done, begin - done), std::nullopt});
     pieces.push_back({text.substr(begin, end - begin), token.id});
     done = std::max(done, end);

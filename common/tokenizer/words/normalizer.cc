@@ -13,16 +13,8 @@ namespace {
 using Kind = NormalizerStep::Kind;
 
 std::string StripWhiteSpace(std::string_view text, bool left, bool right) {
-  while (left && !text.empty()) {
-    const Utf8Step step = NextUtf8(text);
-    if (!IsWhiteSpace(step.code_point)) break;
-    text.remove_prefix(step.length);
-  }
-  while (right && !text.empty()) {
-    const size_t last = LastCharacter(text);
-    if (!IsWhiteSpace(NextUtf8(text.substr(last)).code_point)) break;
-    text.remove_suffix(text.size() - last);
-  }
+  if (left) text.remove_prefix(LeadingBytes(text, IsWhiteSpace));
+  if (right) text = text.substr(0, TrailingBegin(text, IsWhiteSpace));
   return std::string(text);
 }
 

@@ -113,14 +113,7 @@ class Lexer {
  private:
   std::string_view Rest() const { return std::string_view(source_).substr(at_); }
   bool Sees(std::string_view text) const { return Rest().starts_with(text); }
-  size_t SpaceEnd(size_t at) const {
-    while (at < source_.size()) {
-      const Utf8Step step = NextUtf8(std::string_view(source_).substr(at));
-      if (!IsPythonSpace(step.code_point)) break;
-      at += step.length;
-    }
-    return at;
-  }
+  size_t SpaceEnd(size_t at) const { return at + StripBegin(std::string_view(source_).substr(at)); }
 
   Token& Push(Token::Kind kind, std::string_view text = "") {
     Token& token = tokens_.emplace_back();

@@ -156,22 +156,11 @@ bool IsPythonSpace(char32_t code_point) {
 }
 
 size_t StripBegin(std::string_view text, const std::string* characters) {
-  size_t begin = 0;
-  while (begin < text.size()) {
-    const Utf8Step step = NextUtf8(text.substr(begin));
-    if (!StripsAt(step.code_point, characters)) break;
-    begin += step.length;
-  }
-  return begin;
+  return LeadingBytes(text, [&](char32_t c) { return StripsAt(c, characters); });
 }
 
 size_t StripEnd(std::string_view text, const std::string* characters) {
-  while (!text.empty()) {
-    const size_t last = LastCharacter(text);
-    if (!StripsAt(NextUtf8(text.substr(last)).code_point, characters)) break;
-    text = text.substr(0, last);
-  }
-  return text.size();
+  return TrailingBegin(text, [&](char32_t c) { return StripsAt(c, characters); });
 }
 
 Text Strip(const Text& text, bool left, bool right, const std::string* characters) {
