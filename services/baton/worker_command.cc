@@ -38,19 +38,11 @@ constexpr HeapBounds kHeap = {.own_mapping_bytes = 32 << 20, .kept_bytes = 64 <<
 // What the options let pass the membership can hold.
 static_assert(config::kMaxListedRouters == worker::kMaxRouters);
 
-template <typename Service>
-DrainedService DrainedServiceOf(Service& service) {
-  return {[&service](int64_t deadline_us) { service.BeginDrain(deadline_us); },
-          [&service] { return service.AtRest(); }, [&service] { return service.drain_counts(); },
-          [&service] { return service.load(); }};
-}
-
 // Registers, serves until it is told to stop or is rejected, and ends in order: new requests,
 // running ones, membership, data plane.
-template <typename Service>
 absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtime,
-                               v1::WorkerInfo self, Service& service, worker::ClusterPeers& peers,
-                               worker::AnnounceService& announce) {
+                               v1::WorkerInfo self, prefill::PrefillService& service,
+                               worker::ClusterPeers& peers, worker::AnnounceService& announce) {
   std::atomic<bool> rejected{false};
   std::atomic<bool> draining{false};
   std::atomic<bool> drain_asked{false};
@@ -96,7 +88,7 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
     impatience = EndOnSignal::WhileDraining();
     if (drain_asked) LOG(kInfo) << "stopping, as a router was asked to have it drained";
     draining = true;
-    DrainWorker(options.drain_timeout_ms(), DrainedServiceOf(service), client);
+    DrainWorker(options.drain_timeout_ms(), service, client);
   }
   runtime.ClearProbes();
   service.Stop();
@@ -190,7 +182,6 @@ v1::WorkerInfo Describe(const prefill::PrefillOptions& own, const WorkerRuntime&
 }
 
 // `parts`: those that are of one role only, or that have been made already.
-template <typename Service>
 absl::Status ServeAs(const v1::Options& options, const prefill::PrefillOptions& own,
                      prefill::PrefillService::Parts parts, const Greeting& greeting,
                      WorkerRuntime& runtime, int64_t start_us) {
@@ -204,7 +195,9 @@ absl::Status ServeAs(const v1::Options& options, const prefill::PrefillOptions& 
   parts.beside = &announce;
   parts.security = runtime.security();
   parts.constraints = runtime.constraints();
-  BATON_ASSIGN_OR_RETURN(const auto service, Service::Create(own, parts));
+  BATON_ASSIGN_OR_RETURN(const auto service, own.role == Role::kDecode
+                                                 ? decode::CreateDecodeService(own, parts)
+                                                 : prefill::PrefillService::Create(own, parts));
   LOG(kInfo) << greeting.what;
   LOG(kInfo) << "grpc " << net::JoinHostPort(own.host, service->grpc_port()) << "  metrics "
              << net::JoinHostPort(own.host, runtime.metrics_port()) << greeting.chunks
@@ -231,15 +224,14 @@ absl::Status ServeRole(const v1::Options& options, const ChunkCosts& costs,
   prefill::PrefillService::Parts parts;
   parts.connect_group = std::move(connect_group);
   if (decode) {
-    return ServeAs<decode::DecodeService>(options, own, std::move(parts),
-                                          GreetingOfDecode(own, runtime), runtime, start_us);
+    return ServeAs(options, own, std::move(parts), GreetingOfDecode(own, runtime), runtime,
+                   start_us);
   }
   parts.profile = {options.chunk_profile(), costs.here, costs.profile, !costs.keeps_file};
   parts.measured = measured.cost;
   parts.rank_sweep = measured.rank_sweep;
-  return ServeAs<prefill::PrefillService>(options, own, std::move(parts),
-                                          GreetingOfChain(options, own, costs, runtime), runtime,
-                                          start_us);
+  return ServeAs(options, own, std::move(parts), GreetingOfChain(options, own, costs, runtime),
+                 runtime, start_us);
 }
 
 // What the checks say that `validate` makes.

@@ -22,6 +22,7 @@
 #include "common/net/host.h"
 #include "common/rpc/convert.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/types/drain_counts.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "services/baton/child_pipes.h"
@@ -317,12 +318,12 @@ constexpr int64_t kLeaveMs = 1'000;
 
 }  // namespace
 
-void DrainWorker(int64_t drain_timeout_ms, const DrainedService& service,
+void DrainWorker(int64_t drain_timeout_ms, prefill::PrefillService& service,
                  worker::ClusterClient& client) {
   NoteStopRequested();  // Also where no signal came: peers that vanish now are no news.
   worker::Drain drain({.drain_us = drain_timeout_ms * 1000});
   drain.Begin(NowUs());
-  service.begin(drain.deadline_us());
+  service.BeginDrain(drain.deadline_us());
   client.StopConnecting();
   client.ReportSoon();
   LOG(kInfo) << "drain begins: nothing new is taken, " << service.load().running_requests()
@@ -332,7 +333,7 @@ void DrainWorker(int64_t drain_timeout_ms, const DrainedService& service,
   worker::DrainPhase before = drain.phase();
   while (true) {
     const worker::DrainNews news = client.drain_news();
-    const worker::DrainFacts facts{service.at_rest(), news.untold_routers, news.needed_requests};
+    const worker::DrainFacts facts{service.AtRest(), news.untold_routers, news.needed_requests};
     const int64_t now_us = NowUs();
     const worker::DrainPhase phase = drain.Update(facts, now_us);
     if (phase == worker::DrainPhase::kLeaving) {
@@ -358,7 +359,7 @@ void DrainWorker(int64_t drain_timeout_ms, const DrainedService& service,
     std::this_thread::sleep_for(kLookAgain);
   }
   client.Leave(kLeaveMs);
-  const DrainCounts counts = service.counts();
+  const DrainCounts counts = service.drain_counts();
   if (counts.time_over_total > 0) {
     LOG(kWarning) << "ended " << counts.time_over_total
                   << " requests that were not done in time (--drain-timeout-ms)";

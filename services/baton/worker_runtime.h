@@ -24,12 +24,12 @@
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracing.h"
 #include "common/transport/data_plane.h"
-#include "common/types/drain_counts.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/baton/gpu_monitor.h"
+#include "services/prefill/prefill_service.h"
 #include "services/worker/cluster_client.h"
 
 namespace baton {
@@ -131,17 +131,9 @@ void PrepareDevice(const v1::Options& options);
 // for what services/worker/core/drain.h decides, says in the log what it waits for, deregisters.
 // It decides nothing and ends no process.
 
-// A service of either role. Its calls may wait for its loop, never for a peer.
-struct DrainedService {
-  std::function<void(int64_t deadline_us)> begin;  // On NowUs()'s clock.
-  std::function<bool()> at_rest;
-  std::function<DrainCounts()> counts;
-  std::function<v1::WorkerLoad()> load;
-};
-
 // Returns when the worker has left, at most about three seconds after `drain_timeout_ms`. The
 // status that `client` asks for must say already that the worker drains.
-void DrainWorker(int64_t drain_timeout_ms, const DrainedService& service,
+void DrainWorker(int64_t drain_timeout_ms, prefill::PrefillService& service,
                  worker::ClusterClient& client);
 
 }  // namespace baton

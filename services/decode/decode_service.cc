@@ -10,13 +10,14 @@
 #include "proto/baton/v1/decode_ranks.grpc.pb.h"
 #include "services/decode/decode_rpc.h"
 #include "services/decode/decode_shell.h"
+#include "services/decode/kv_receiver.h"
 
 namespace baton::decode {
 namespace {
 
 constexpr int64_t kDataThreadStuckUs = 5'000'000;
 
-absl::Status CheckOptions(const DecodeService::Options& options, const Executor& executor) {
+absl::Status CheckOptions(const prefill::PrefillOptions& options, const Executor& executor) {
   if (options.max_open_requests < 1) {
     return InvalidField("max_running_requests", "must be positive");
   }
@@ -36,7 +37,7 @@ absl::Status CheckOptions(const DecodeService::Options& options, const Executor&
   return absl::OkStatus();
 }
 
-DecodeService::Options ChainOptionsOf(DecodeService::Options options, const Executor& executor) {
+prefill::PrefillOptions ChainOptionsOf(prefill::PrefillOptions options, const Executor& executor) {
   options.role = Role::kDecode;
   if (options.chain_id.empty()) options.chain_id = options.self.id;
   options.tensor_rank = executor.tensor_rank();
@@ -45,8 +46,8 @@ DecodeService::Options ChainOptionsOf(DecodeService::Options options, const Exec
   return options;
 }
 
-KvReceiver::Options ReceiverOptionsOf(const DecodeService::Options& options,
-                                      const DecodeService::Parts& parts) {
+KvReceiver::Options ReceiverOptionsOf(const prefill::PrefillOptions& options,
+                                      const prefill::PrefillService::Parts& parts) {
   KvReceiver::Options kv;
   kv.table.self = options.self;
   kv.table.layout = parts.executor->kv().layout();
@@ -63,27 +64,35 @@ KvReceiver::Options ReceiverOptionsOf(const DecodeService::Options& options,
   return kv;
 }
 
-}  // namespace
-
-// What speaks to routers on the first process, and to that one on the others.
-class DecodeService::Front final : public prefill::Front {
+// What speaks to routers on the first process, and to that one on the others; and the lease table.
+class DecodeFront final : public prefill::Front {
  public:
-  Front(const Options& options, const Parts& parts, KvReceiver* kv,
-        const prefill::FrontParts& chain)
-      : ranks_(chain.link, chain.loop) {
+  DecodeFront(const prefill::PrefillOptions& options, const prefill::PrefillService::Parts& parts)
+      : options_(options), parts_(parts) {
+    KvReceiver::Options kv = ReceiverOptionsOf(options, parts);
+    kv.deliver = [this](std::vector<LeaseEvent> events) {
+      return chain_.on_lease(std::move(events));
+    };
+    kv_ = std::make_unique<KvReceiver>(std::move(kv));
+  }
+
+  prefill::KvInlet& inlet() override { return *kv_; }
+  void Attach(const prefill::FrontParts& chain) override {
+    chain_ = chain;
     if (chain.chain == nullptr) return;
     shell_ = std::make_unique<DecodeShell>(DecodeShell::Options{
-        options.self.id, chain.chain, kv, options.kv_lease_ms * 1000,
+        options_.self.id, chain.chain, kv_.get(), options_.kv_lease_ms * 1000,
         [loop = chain.loop](auto task) { return loop->PostCompletion(std::move(task)); }});
-    const ModelConfig& model = parts.executor->config();
+    const ModelConfig& model = parts_.executor->config();
     rpc_ = std::make_unique<DecodeRpc>(DecodeRpc::Options{
-        options.self.id, model.vocab_size, options.max_context_tokens, model.num_hidden_layers,
-        model.num_key_value_heads, parts.executor->tensor_rank().size, model.eos_token_ids,
-        parts.executor->last_stage(), parts.constraints, chain.loop.get(), shell_.get(),
-        parts.tracer});
+        options_.self.id, model.vocab_size, options_.max_context_tokens, model.num_hidden_layers,
+        model.num_key_value_heads, parts_.executor->tensor_rank().size, model.eos_token_ids,
+        parts_.executor->last_stage(), parts_.constraints, chain.loop.get(), shell_.get(),
+        parts_.tracer});
     chain.relays->SetBegin(
         [rpc = rpc_.get()](const auto& call, auto& relay) { rpc->Begin(call, relay); });
   }
+  absl::Status Start() override { return kv_->Start(); }
 
   std::vector<grpc::Service*> services() override {
     if (rpc_ != nullptr) return {rpc_.get()};
@@ -93,63 +102,43 @@ class DecodeService::Front final : public prefill::Front {
     return shell_ == nullptr ? kNeverUs : shell_->Wake(now_us);
   }
   bool AtRest() const override { return shell_ == nullptr || shell_->AtRest(); }
+  void OnEndpoints() override { kv_->OnEndpoints(); }
+  absl::Status Liveness() const override {
+    const int64_t silent_us = NowUs() - kv_->last_tick_us();
+    if (silent_us <= kDataThreadStuckUs) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat("the data thread has made no progress for ", silent_us / 1000, " ms"));
+  }
 
  private:
   class Ranks final : public v1::DecodeRanks::CallbackService {
    public:
-    Ranks(prefill::StageLink* link, std::shared_ptr<EventLoop> loop)
-        : link_(link), loop_(std::move(loop)) {}
+    explicit Ranks(const prefill::FrontParts& chain) : chain_(chain) {}
     grpc::ServerBidiReactor<v1::LinkRequest, v1::LinkResponse>* Link(
         grpc::CallbackServerContext* /*context*/) override {
-      return prefill::OpenLinkStream(link_, loop_);
+      return prefill::OpenLinkStream(chain_.link, chain_.loop);
     }
 
    private:
-    prefill::StageLink* const link_;
-    const std::shared_ptr<EventLoop> loop_;
+    const prefill::FrontParts& chain_;
   };
 
+  const prefill::PrefillOptions options_;
+  const prefill::PrefillService::Parts parts_;
+  prefill::FrontParts chain_;  // Nothing is granted before the chain is there.
+  std::unique_ptr<KvReceiver> kv_;
   std::unique_ptr<DecodeShell> shell_;
   std::unique_ptr<DecodeRpc> rpc_;
-  Ranks ranks_;
+  Ranks ranks_{chain_};
 };
 
-absl::StatusOr<std::unique_ptr<DecodeService>> DecodeService::Create(const Options& options,
-                                                                     const Parts& parts) {
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<prefill::PrefillService>> CreateDecodeService(
+    const prefill::PrefillOptions& options, const prefill::PrefillService::Parts& parts) {
   BATON_RETURN_IF_ERROR(CheckOptions(options, *parts.executor));
-  std::unique_ptr<DecodeService> service(new DecodeService(options, parts));
-  Parts chain = parts;
-  chain.inlet = service->kv_.get();
-  chain.make_front = [&](const prefill::FrontParts& cores) {
-    return std::make_unique<Front>(options, parts, service->kv_.get(), cores);
-  };
-  BATON_ASSIGN_OR_RETURN(service->chain_, prefill::PrefillService::Create(
-                                              ChainOptionsOf(options, *parts.executor), chain));
-  if (absl::Status status = service->kv_->Start(); !status.ok()) {
-    service->chain_->Stop();
-    // Waits for the data thread, which may still have tasks of the stage that has just ended.
-    parts.data_plane->Unregister(MessageKind::kActivations);
-    return status;
-  }
-  return service;
-}
-
-DecodeService::DecodeService(const Options& options, const Parts& parts) {
-  KvReceiver::Options kv = ReceiverOptionsOf(options, parts);
-  // Nothing is granted before the chain is there.
-  kv.deliver = [this](std::vector<LeaseEvent> events) {
-    return chain_->OnLease(std::move(events));
-  };
-  kv_ = std::make_unique<KvReceiver>(std::move(kv));
-}
-
-absl::Status DecodeService::Liveness() const {
-  const int64_t silent_us = NowUs() - kv_->last_tick_us();
-  if (silent_us > kDataThreadStuckUs) {
-    return absl::InternalError(
-        absl::StrCat("the data thread has made no progress for ", silent_us / 1000, " ms"));
-  }
-  return chain_->Liveness();
+  return prefill::PrefillService::Create(ChainOptionsOf(options, *parts.executor), parts,
+                                         std::make_unique<DecodeFront>(options, parts));
 }
 
 }  // namespace baton::decode

@@ -374,13 +374,13 @@ TEST_F(DecodeServiceTest, BadRequestsNameTheField) {
 
 TEST_F(DecodeServiceTest, AServiceThatCannotStartIsRegisteredNowhere) {
   const auto plane = DataPlane::Create({}).value();
-  const DecodeService::Parts parts{executor_.get(), plane.get(), &peers_, &metrics_};
-  DecodeService::Options options;
+  const prefill::PrefillService::Parts parts{executor_.get(), plane.get(), &peers_, &metrics_};
+  prefill::PrefillOptions options;
   options.self = {"decode-9", 9};
   options.max_open_requests = 4;
   options.max_context_tokens = 40;
   options.grpc_port = service_->grpc_port();
-  EXPECT_EQ(DecodeService::Create(options, parts).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(CreateDecodeService(options, parts).status().code(), absl::StatusCode::kUnavailable);
   options.grpc_port = 0;
   struct Nobody : MessageHandler {
     std::optional<Placement> OnHeader(std::span<const std::byte>, size_t) override {
@@ -389,10 +389,9 @@ TEST_F(DecodeServiceTest, AServiceThatCannotStartIsRegisteredNowhere) {
     void OnPlaced(uint64_t, const absl::Status&) override {}
   } nobody;
   ASSERT_TRUE(plane->Register(MessageKind::kKvControl, &nobody).ok());
-  EXPECT_EQ(DecodeService::Create(options, parts).status().code(),
-            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(CreateDecodeService(options, parts).status().code(), absl::StatusCode::kAlreadyExists);
   plane->Unregister(MessageKind::kKvControl);
-  const auto service = DecodeService::Create(options, parts);
+  const auto service = CreateDecodeService(options, parts);
   EXPECT_TRUE(service.ok()) << service.status();
   (*service)->Stop();
   plane->Shutdown();
@@ -420,7 +419,7 @@ class SilentStageTest : public DecodeServiceTest {
   void SetUp() override {
     plane_ = DataPlane::Create({}).value();
     stages_ = DataPlane::Create({}).value();
-    Begin([](DecodeService::Options& options) { options.kv_lease_ms = 100; });
+    Begin([](prefill::PrefillOptions& options) { options.kv_lease_ms = 100; });
   }
 };
 

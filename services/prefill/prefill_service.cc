@@ -36,20 +36,19 @@ const char* LinkFailpoint(Role role) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PrefillService>> PrefillService::Create(
-    const PrefillOptions& options, const Parts& parts) {
+    const PrefillOptions& options, const Parts& parts, std::unique_ptr<Front> front) {
   BATON_RETURN_IF_ERROR(CheckOptions(options, *parts.executor));
-  std::unique_ptr<PrefillService> service(new PrefillService(options, parts));
+  std::unique_ptr<PrefillService> service(new PrefillService(options, parts, std::move(front)));
   // Last of what can fail, so that a service that did not come to be is registered nowhere.
   BATON_RETURN_IF_ERROR(service->Listen());
   if (!service->decode() || options.pp_size > 1) {
     BATON_RETURN_IF_ERROR(
         parts.data_plane->Register(MessageKind::kActivations, service->activations_.get()));
   }
-  if (!service->decode()) {
-    if (absl::Status status = service->kv_->Start(); !status.ok()) {
-      parts.data_plane->Unregister(MessageKind::kActivations);
-      return status;
-    }
+  const absl::Status status = service->decode() ? service->front_->Start() : service->kv_->Start();
+  if (!status.ok()) {
+    parts.data_plane->Unregister(MessageKind::kActivations);
+    return status;
   }
   service->last_wake_us_ = NowUs();
   service->loop_->SetWakeHandler(
@@ -104,11 +103,12 @@ void PrefillService::BreakEpoch(uint64_t epoch, const absl::Status& status) {
   }
 }
 
-PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts)
+PrefillService::PrefillService(const PrefillOptions& options, const Parts& parts,
+                               std::unique_ptr<Front> front)
     : options_(options),
       parts_(parts),
-      loop_(std::make_shared<EventLoop>(options.role == Role::kDecode ? "baton-decode"
-                                                                      : "baton-prefill")) {
+      loop_(std::make_shared<EventLoop>(front != nullptr ? "baton-decode" : "baton-prefill")),
+      front_(std::move(front)) {
   MakeCompute();
   MakeMember();
 }
@@ -163,8 +163,9 @@ void PrefillService::MakeMember() {
 
   const links::ChainPlace place = PlaceOf(options, *parts.executor);
   const PlanBounds bounds = BoundsOf(options, *parts.executor, parts.constraints);
-  if (parts.inlet != nullptr) {
-    grants_ = std::make_unique<MemberGrants>(GrantLimitsOf(options, *parts.executor), parts.inlet);
+  if (decode()) {
+    grants_ =
+        std::make_unique<MemberGrants>(GrantLimitsOf(options, *parts.executor), &front_->inlet());
   }
   const char* const failpoint = LinkFailpoint(options.role);
   if (place.member() == 0) {
@@ -177,8 +178,9 @@ void PrefillService::MakeMember() {
                                                            measured, joiner_.get(), grants_.get(),
                                                            loop_, failpoint});
   }
-  if (parts.make_front) {
-    front_ = parts.make_front({chain_.get(), link_.get(), loop_, &relays_});
+  if (decode()) {
+    front_->Attach({chain_.get(), link_.get(), loop_, &relays_,
+                    [this](std::vector<LeaseEvent> events) { return OnLease(std::move(events)); }});
   } else {
     rpc_ = std::make_unique<PrefillRpc>(PrefillRpc::Options{
         bounds, options.self.id, loop_, chain_.get(), link_.get(), parts.tracer, parts.peers});
@@ -231,7 +233,7 @@ void PrefillService::TakeMembers() {
 
 // None may be lost, and there are no more under way than endpoints.
 void PrefillService::OnEndpoints() {
-  if (!decode()) kv_->OnEndpoints();
+  decode() ? front_->OnEndpoints() : kv_->OnEndpoints();
   if (!loop_->PostCompletion([this] { CheckNeighbours(); })) {
     LOG(kDebug) << "an endpoint changes after the end";
   }
@@ -334,6 +336,7 @@ v1::WorkerLoad PrefillService::load() const {
 }
 
 absl::Status PrefillService::Liveness() const {
+  if (decode()) BATON_RETURN_IF_ERROR(front_->Liveness());
   const int64_t now_us = NowUs();
   if (now_us - last_wake_us_ > kLoopStuckUs) {
     return absl::InternalError(

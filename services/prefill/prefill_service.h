@@ -42,23 +42,32 @@
 
 namespace baton::prefill {
 
-// What speaks to others in place of PrefillRpc.
-class Front {
- public:
-  virtual ~Front() = default;
-  virtual std::vector<grpc::Service*> services() = 0;
-  // Loop thread: does what is due; returns when it is next.
-  virtual int64_t Wake(int64_t now_us) = 0;
-  virtual bool AtRest() const = 0;  // Loop thread.
-};
-// One of the first two is null. They live until the loop has stopped, and outlive the front.
+// What a front (below) is of. One of the first two is null. They outlive it, and live until the
+// loop has stopped.
 struct FrontParts {
   ChainShell* chain = nullptr;
   StageLink* link = nullptr;
   std::shared_ptr<EventLoop> loop;
   worker::TokenRelays* relays = nullptr;
+  // What the inlet's lease table says; any thread. False: the loop has stopped.
+  std::function<bool(std::vector<LeaseEvent>)> on_lease;
 };
-
+// What a decode service has in place of PrefillRpc and of what sends KV: speaks to others, and
+// takes KV in.
+class Front {
+ public:
+  virtual ~Front() = default;
+  virtual KvInlet& inlet() = 0;
+  virtual void Attach(const FrontParts& parts) = 0;  // Once, before all below.
+  virtual absl::Status Start() = 0;                  // Registers at the data plane, or fails.
+  virtual std::vector<grpc::Service*> services() = 0;
+  // Loop thread: does what is due; returns when it is next.
+  virtual int64_t Wake(int64_t now_us) = 0;
+  virtual bool AtRest() const = 0;  // Loop thread.
+  // Any thread, both.
+  virtual void OnEndpoints() = 0;
+  virtual absl::Status Liveness() const = 0;
+};
 class PrefillService {
  public:
   // Pointers are not owned; theirs outlive the service, and the data plane is shut down before it
@@ -78,13 +87,12 @@ class PrefillService {
     ConnectGroup connect_group;                                      // For stages of several ranks.
     std::shared_ptr<const rpc::ClusterSecurity> security = nullptr;  // Null: peers are not checked.
     Constraints* constraints = nullptr;  // Null: texts can't be constrained.
-    KvInlet* inlet = nullptr;            // In a decode service. Its events go to OnLease.
-    std::function<std::unique_ptr<Front>(const FrontParts&)> make_front = {};
   };
 
   // INVALID_ARGUMENT for options that don't fit the executor; UNAVAILABLE if it cannot listen.
-  static absl::StatusOr<std::unique_ptr<PrefillService>> Create(const PrefillOptions& options,
-                                                                const Parts& parts);
+  // `front`: a decode service's.
+  static absl::StatusOr<std::unique_ptr<PrefillService>> Create(
+      const PrefillOptions& options, const Parts& parts, std::unique_ptr<Front> front = nullptr);
   ~PrefillService();
 
   int grpc_port() const { return server_.port; }
@@ -93,8 +101,6 @@ class PrefillService {
 
   // The other members of its chain that routers list.
   void OnMembers(const std::vector<worker::PeerWorker>& members);
-  // From the inlet; false: the loop has stopped.
-  bool OnLease(std::vector<LeaseEvent> events);
   // An endpoint stands, can't be opened, or stands no more.
   void OnEndpoints();
   // Takes requests: on stage 0, the chain is wired.
@@ -102,7 +108,7 @@ class PrefillService {
   // While it is ready, and speaks for several processes: the incarnations that its epoch links.
   std::vector<uint64_t> linked() const;
   v1::WorkerLoad load() const;
-  // OK while the loop and the executor make progress.
+  // OK while loop, data thread and executor make progress; never waits for a peer.
   absl::Status Liveness() const;
 
   // Not ready from now on. On stage 0: refuses new requests, and ends those that are not through at
@@ -120,7 +126,7 @@ class PrefillService {
   void Stop();
 
  private:
-  PrefillService(const PrefillOptions& options, const Parts& parts);
+  PrefillService(const PrefillOptions& options, const Parts& parts, std::unique_ptr<Front> front);
   void MakeCompute();
   void MakeMember();
   absl::Status Listen();
@@ -131,7 +137,8 @@ class PrefillService {
   bool LoopAtRest() const;
   void StartHeartbeats();
   void PublishPages(const PlannerLoad& planner);
-  bool decode() const { return options_.role == Role::kDecode; }
+  bool decode() const { return front_ != nullptr; }
+  bool OnLease(std::vector<LeaseEvent> events);
   // Both: any thread.
   void Tell(StageEvent event);
   void BreakEpoch(uint64_t epoch, const absl::Status& status);
@@ -150,8 +157,8 @@ class PrefillService {
   std::unique_ptr<StageLink> link_;       // On all others.
   std::unique_ptr<MemberGrants> grants_;  // In a decode service.
   worker::TokenRelays relays_;
-  std::unique_ptr<PrefillRpc> rpc_;  // Or, with make_front:
-  std::unique_ptr<Front> front_;
+  const std::unique_ptr<Front> front_;  // A decode service's; others have:
+  std::unique_ptr<PrefillRpc> rpc_;
   rpc::RunningServer server_;
 
   std::atomic<uint64_t> broken_epoch_{0};

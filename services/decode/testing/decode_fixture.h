@@ -141,8 +141,8 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
     ASSERT_TRUE(stages_->Register(MessageKind::kKvControl, this).ok());
     Begin({});
   }
-  void Begin(const std::function<void(DecodeService::Options&)>& change) {
-    DecodeService::Options options;
+  void Begin(const std::function<void(prefill::PrefillOptions&)>& change) {
+    prefill::PrefillOptions options;
     options.self = kSelf;
     options.max_open_requests = 4;
     options.max_queued_requests = 4;
@@ -151,7 +151,7 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
     options.kv_lease_ms = kPatienceMs;
     if (change) change(options);
     auto service =
-        DecodeService::Create(options, {executor_.get(), plane_.get(), &peers_, &metrics_});
+        CreateDecodeService(options, {executor_.get(), plane_.get(), &peers_, &metrics_});
     ASSERT_TRUE(service.ok()) << service.status();
     service_ = *std::move(service);
     while (!service_->ready()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -328,7 +328,7 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
   Mutex receipts_mutex_;
   std::deque<KvReceipt> receipts_ ABSL_GUARDED_BY(receipts_mutex_);
   std::vector<InstanceRef> greetings_ ABSL_GUARDED_BY(receipts_mutex_);
-  std::unique_ptr<DecodeService> service_;
+  std::unique_ptr<prefill::PrefillService> service_;
   PeerId peer_ = 0;
   std::unique_ptr<v1::Decode::Stub> stub_;
 };
