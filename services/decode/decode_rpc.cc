@@ -21,6 +21,10 @@ constexpr char kService[] = "baton.v1.Decode";
 constexpr int kMaxWriters = 4096;
 constexpr size_t kMaxReasonBytes = 256;
 
+void Describe(const v1::ReserveResponse& response, tracing::ActiveSpan& span) {
+  if (response.has_ticket()) span.Set("baton.kv.pages", response.ticket().prompt_pages());
+}
+
 absl::Status Busy() {
   return absl::UnavailableError("the decode service is stopping or cannot keep up");
 }
@@ -99,27 +103,26 @@ absl::StatusOr<prefill::Start> DecodeRpc::Check(const v1::ReserveRequest& reques
 grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* context,
                                              const v1::ReserveRequest* request,
                                              v1::ReserveResponse* response) {
-  std::shared_ptr<ReserveCall> call = ReserveCall::Create(
-      response, tracing::ServerSpan(options_.tracer, *context, "reserve", kService, "Reserve"));
+  const std::shared_ptr<ReserveCall> call = ReserveCall::Open(
+      response, tracing::ServerSpan(options_.tracer, *context, "reserve", kService, "Reserve"),
+      Describe, [this, attempt_id = request->attempt_id()](const auto& cancelled) {
+        const bool told =
+            options_.loop->PostCompletion([shell = options_.shell, attempt_id, cancelled] {
+              shell->Cancelled(attempt_id, cancelled.get());
+            });
+        if (!told) {
+          LOG(kDebug) << "a reservation is cancelled after the end";
+        }
+        cancelled->Reply(absl::CancelledError("the call was cancelled"));
+      });
   absl::StatusOr<prefill::Start> start = Check(*request);
   if (!start.ok()) {
-    call->Refuse(Own(start.status()));
+    call->Reply(Own(start.status()));
     return call.get();
   }
-  const uint64_t attempt_id = start->attempt_id;
   const bool posted = options_.loop->Post(
       [shell = options_.shell, call, start = *std::move(start)] { shell->Reserve(start, call); });
-  if (!posted) {
-    call->Refuse(Own(Busy()));
-    return call.get();
-  }
-  call->SetCancelHandler([this, attempt_id, raw = call.get()] {
-    const bool told = options_.loop->PostCompletion(
-        [shell = options_.shell, attempt_id, raw] { shell->Cancelled(attempt_id, raw); });
-    if (!told) {
-      LOG(kDebug) << "a reservation is cancelled after the end";
-    }
-  });
+  if (!posted) call->Reply(Own(Busy()));
   return call.get();
 }
 

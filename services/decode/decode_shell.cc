@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
+#include "common/rpc/convert.h"
 
 namespace baton::decode {
 namespace {
@@ -48,7 +49,7 @@ void DecodeShell::Reserve(prefill::Start start, std::shared_ptr<ReserveCall> cal
   if (book_.Holds(attempt_id)) {
     status = absl::AlreadyExistsError(absl::StrCat("attempt ", attempt_id, " is held already"));
   }
-  if (!status.ok()) return call->Refuse(Own(status));
+  if (!status.ok()) return call->Reply(Own(status));
   book_.Ask(attempt_id);
   sessions_[attempt_id].reserve = std::move(call);
   options_.chain->Reserve(std::move(start), std::make_shared<Request>(this, attempt_id));
@@ -115,8 +116,10 @@ void DecodeShell::OnTicket(uint64_t attempt_id, const Ticket& ticket) {
   // Goes through the data thread, where the grant must be in force before a writer can use the
   // ticket, and back: gRPC's work for an answer must not delay the data thread.
   options_.kv->After([post = options_.post, call = sessions_.at(attempt_id).reserve, ticket] {
-    if (post([call, ticket] { call->Reply(ticket); })) return;
-    call->Refuse(absl::UnavailableError("the decode service has stopped"));
+    v1::ReserveResponse response;
+    *response.mutable_ticket() = rpc::ToProto(ticket);
+    if (post([call, response] { call->Reply(absl::OkStatus(), response); })) return;
+    call->Reply(absl::UnavailableError("the decode service has stopped"));
   });
 }
 
@@ -139,7 +142,7 @@ void DecodeShell::OnEnd(uint64_t attempt_id, const TicketBook::Outcome& outcome)
     case TicketBook::EndFor::kReservation: {
       const std::shared_ptr<ReserveCall> call = found->second.reserve;
       sessions_.erase(found);
-      return call->Refuse(outcome.status());
+      return call->Reply(outcome.status());
     }
     case TicketBook::EndFor::kStream: {
       const std::shared_ptr<worker::TokenStream> stream = found->second.stream;

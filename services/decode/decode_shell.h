@@ -10,13 +10,15 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "proto/baton/v1/decode.pb.h"
 #include "services/decode/core/ticket_book.h"
-#include "services/decode/reserve_call.h"
 #include "services/prefill/chain/chain_shell.h"
 #include "services/prefill/core/member_grants.h"
 #include "services/worker/token_stream.h"
-
+#include "services/worker/unary_answer.h"
 namespace baton::decode {
+
+using ReserveCall = worker::UnaryAnswer<v1::ReserveResponse>;
 
 class DecodeShell {
  public:

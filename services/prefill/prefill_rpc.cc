@@ -18,6 +18,12 @@ constexpr char kService[] = "baton.v1.Prefill";
 constexpr char kGenerate[] = "Generate";
 constexpr char kGenerateSpan[] = "generate";
 
+void Describe(const v1::StartResponse& response, tracing::ActiveSpan& span) {
+  const v1::PrefillReport& report = response.report();
+  span.Set("baton.prefill.chunks", report.chunks_size());
+  span.Set("baton.kv.bytes", report.kv_bytes());
+  span.Set("baton.kv.exposed_seconds", static_cast<double>(report.kv_exposed_us()) * 1e-6);
+}
 }  // namespace
 
 absl::Status PrefillRpc::Own(absl::Status status) const {
@@ -42,7 +48,7 @@ grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context
   span.Set("baton.prompt.tokens", rpc::PromptIds(*request).size());
   const tracing::TraceContext trace = span.ContextOr({});
   std::shared_ptr<StartCall> call =
-      StartCall::Open(response, std::move(span),
+      StartCall::Open(response, std::move(span), Describe,
                       [chain = options_.chain, loop = options_.loop](const auto& cancelled) {
                         const bool posted = loop->PostCompletion([chain, cancelled] {
                           if (chain != nullptr) chain->Cancel(cancelled);
