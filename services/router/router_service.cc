@@ -64,8 +64,8 @@ RouterService::RouterService(RouterConfig config, std::shared_ptr<SecretSet> api
       shell_(std::move(config), std::move(tokenizer), std::move(chat_template)),
       inference_(shell_, api_keys_, this->config().http.worker_threads,
                  this->config().http.max_body_bytes_in_flight),
-      cluster_(shell_) {}
-
+      cluster_(shell_),
+      handler_(shell_, this->config().shown, api_keys_) {}
 RouterService::~RouterService() { Stop(0); }
 
 absl::StatusOr<std::unique_ptr<RouterService>> RouterService::FromOptions(
@@ -123,8 +123,7 @@ absl::Status RouterService::Listen() {
     BATON_ASSIGN_OR_RETURN(http.tls,
                            TlsCertificate::Load(config().ssl_certfile, config().ssl_keyfile));
   }
-  BATON_ASSIGN_OR_RETURN(http_,
-                         HttpFront::Start(std::move(http), shell_, config().shown, api_keys_));
+  BATON_ASSIGN_OR_RETURN(http_, handler_.Serve(std::move(http)));
   LOG(kInfo) << (config().ssl_certfile.empty() ? "HTTP" : "HTTPS") << " on " << config().http.host
              << ":" << http_->port();
   return absl::OkStatus();

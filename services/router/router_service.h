@@ -23,7 +23,7 @@
 #include "services/router/gateway.h"
 #include "services/router/grpc/cluster_service.h"
 #include "services/router/grpc/inference_service.h"
-#include "services/router/http/http_front.h"
+#include "services/router/http/openai_handler.h"
 #include "services/router/router_config.h"
 #include "services/router/router_shell.h"
 
@@ -78,7 +78,8 @@ class RouterService {
   ClusterService cluster_;
   rpc::RunningServer server_;
   rpc::RunningServer cluster_server_;
-  std::unique_ptr<HttpFront> http_;
+  const OpenAiHandler handler_;
+  std::unique_ptr<HttpServer> http_;  // Calls the handler, so it goes first.
   bool stopped_ = false;
 };
 

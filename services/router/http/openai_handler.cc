@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <ctime>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -32,6 +33,22 @@ constexpr std::pair<const char*, std::string_view> kAbsent[] = {
 
 using Exchange = std::shared_ptr<HttpExchange>;
 
+// Whether a body may have a schema or a grammar, which is compiled before the request is taken. One
+// that only speaks of them waits a little at most.
+bool MayCompile(const HttpRequest& request) {
+  constexpr std::string_view kSigns[] = {"schema\"",
+                                         "\"guided_",
+                                         "\"regex\"",
+                                         "\"ebnf\"",
+                                         "\"strict\"",
+                                         "json_object",
+                                         "\"structured_outputs\"",
+                                         "\"tool_choice\""};
+  return std::any_of(std::begin(kSigns), std::end(kSigns), [&](std::string_view sign) {
+    return request.body.find(sign) != std::string::npos;
+  });
+}
+
 void RespondWith(HttpExchange& exchange, const absl::StatusOr<Json>& answer) {
   answer.ok() ? RespondJson(exchange, *answer) : RespondError(exchange, answer.status());
 }
@@ -54,6 +71,14 @@ OpenAiHandler::OpenAiHandler(Gateway& gateway, const v1::Options& options,
   AddGeneration();
   AddAgents();
   AddTools();
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> OpenAiHandler::Serve(HttpServerOptions options) const {
+  options.reserved_paths = {"/health", "/readiness", "/metrics"};
+  options.format_error = OpenAiError;
+  options.takes_long = MayCompile;
+  return HttpServer::Start(
+      options, [this](const HttpRequest& request, const Exchange& e) { Handle(request, e); });
 }
 
 void OpenAiHandler::AddOpen() {

@@ -6,7 +6,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "common/http/http_handler.h"
+#include "common/http/http_server.h"
 #include "common/secrets/secret_set.h"
 #include "proto/baton/v1/config.pb.h"
 #include "services/router/gateway.h"
@@ -29,6 +31,9 @@ class OpenAiHandler {
   void Handle(const HttpRequest& request, const std::shared_ptr<HttpExchange>& exchange) const {
     routes_.Handle(request, exchange);
   }
+
+  // Listens; the server goes before this. `options` needs no paths and no form of errors.
+  absl::StatusOr<std::unique_ptr<HttpServer>> Serve(HttpServerOptions options) const;
 
  private:
   // Routes are added by the constructor: those that need no key, and those that do.
