@@ -1,15 +1,19 @@
 #include "services/router/grpc/cluster_service.h"
 
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
+#include "common/base/sync.h"
 #include "common/rpc/cluster_security.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
-#include "services/router/grpc/watch_stream.h"
 #include "services/router/worker_convert.h"
 
 namespace baton::router {
@@ -29,6 +33,105 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const abs
 absl::Status CheckWorker(const grpc::CallbackServerContext& context, const InstanceRef& instance) {
   const absl::Status prefill = rpc::CheckCaller(context, {rpc::PeerRole::kPrefill, instance.id});
   return prefill.ok() ? prefill : rpc::CheckCaller(context, {rpc::PeerRole::kDecode, instance.id});
+}
+
+// One Cluster.Watch call: a notice for a worker, and another one when the first is written and more
+// has changed since. So a worker that doesn't read costs one notice, however often its members
+// change.
+class WatchStream : public grpc::ServerWriteReactor<v1::WatchNotice> {
+ public:
+  // The stream owns itself until gRPC is done with it; `shell` outlives it.
+  static WatchStream* Start(RouterShell& shell, InstanceRef instance);
+  static WatchStream* Refuse(RouterShell& shell, const absl::Status& status);
+  explicit WatchStream(RouterShell& shell) : shell_(shell) {}
+
+ private:
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override { self_.reset(); }
+
+  void Notify(uint64_t view_version);
+  void End(const absl::Status& status);
+  // Starts the next write or, at the end, finishes. At most one write is outstanding.
+  void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  RouterShell& shell_;
+  Mutex mutex_;
+  uint64_t rpc_id_ ABSL_GUARDED_BY(mutex_) = 0;     // 0: the shell has not named it yet.
+  v1::WatchNotice notice_ ABSL_GUARDED_BY(mutex_);  // Being written.
+  std::optional<uint64_t> next_ ABSL_GUARDED_BY(mutex_);
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<WatchStream> self_;
+};
+
+WatchStream* WatchStream::Start(RouterShell& shell, InstanceRef instance) {
+  auto stream = std::make_shared<WatchStream>(shell);
+  stream->self_ = stream;
+  RouterShell::WatchCallbacks callbacks;
+  callbacks.notify = [stream](uint64_t view_version) { stream->Notify(view_version); };
+  callbacks.end = [stream](const absl::Status& status) { stream->End(status); };
+  const uint64_t rpc_id = shell.Watch(std::move(instance), std::move(callbacks));
+  bool cancelled = false;
+  {
+    MutexLock lock(&stream->mutex_);
+    stream->rpc_id_ = rpc_id;
+    cancelled = stream->cancelled_;
+  }
+  if (cancelled) shell.Unwatch(rpc_id);
+  return stream.get();
+}
+
+WatchStream* WatchStream::Refuse(RouterShell& shell, const absl::Status& status) {
+  auto stream = std::make_shared<WatchStream>(shell);
+  stream->self_ = stream;
+  stream->End(status);
+  return stream.get();
+}
+
+void WatchStream::Notify(uint64_t view_version) {
+  MutexLock lock(&mutex_);
+  next_ = view_version;
+  Advance();
+}
+
+void WatchStream::End(const absl::Status& status) {
+  MutexLock lock(&mutex_);
+  if (!end_.has_value()) end_ = rpc::ToGrpc(status);
+  Advance();
+}
+
+void WatchStream::Advance() {
+  if (writing_ || finished_) return;
+  if (end_.has_value()) {
+    finished_ = true;
+    return Finish(*end_);
+  }
+  if (!next_.has_value()) return;
+  notice_.set_view_version(*std::exchange(next_, std::nullopt));
+  writing_ = true;
+  StartWrite(&notice_);
+}
+
+void WatchStream::OnWriteDone(bool ok) {
+  MutexLock lock(&mutex_);
+  writing_ = false;
+  if (!ok && !end_.has_value()) end_ = grpc::Status::CANCELLED;
+  Advance();
+}
+
+void WatchStream::OnCancel() {
+  uint64_t rpc_id = 0;
+  {
+    MutexLock lock(&mutex_);
+    cancelled_ = true;
+    rpc_id = rpc_id_;
+    if (!end_.has_value()) end_ = grpc::Status::CANCELLED;
+    Advance();
+  }
+  if (rpc_id != 0) shell_.Unwatch(rpc_id);
 }
 
 }  // namespace
