@@ -255,7 +255,7 @@ TEST_F(GrpcCallsTest, ContentStandsInOnePlace) {
 TEST_F(GrpcCallsTest, EveryCallAsksForTheKey) {
   auto tokenizer = LoadTokenizer();
   RouterConfig config = router_->config();
-  config.api_key = "secret";
+  config.options.set_api_key("secret");
   auto chat = MakeChatTemplate("auto", *tokenizer);
   ASSERT_TRUE(chat.ok());
   const auto guarded = RouterService::Start(config, std::move(tokenizer), *std::move(chat));

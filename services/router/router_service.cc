@@ -62,10 +62,11 @@ RouterService::RouterService(RouterConfig config, std::shared_ptr<SecretSet> api
                              std::unique_ptr<ChatTemplate> chat_template)
     : api_keys_(std::move(api_keys)),
       shell_(std::move(config), std::move(tokenizer), std::move(chat_template)),
-      inference_(shell_, api_keys_, this->config().http.worker_threads,
-                 this->config().http.max_body_bytes_in_flight),
+      http_options_(MakeHttpOptions(options())),
+      inference_(shell_, api_keys_, http_options_.worker_threads,
+                 http_options_.max_body_bytes_in_flight),
       cluster_(shell_),
-      handler_(shell_, this->config().shown, api_keys_) {}
+      handler_(shell_, options(), api_keys_) {}
 RouterService::~RouterService() { Stop(0); }
 
 absl::StatusOr<std::unique_ptr<RouterService>> RouterService::FromOptions(
@@ -95,8 +96,9 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::FromOptions(
     config.eos_token_ids = config.end_ids;
   }
   if (!options.decision_log().empty()) {
-    BATON_ASSIGN_OR_RETURN(config.decision_log,
-                           DecisionLog::Open(options.decision_log(), config.policy));
+    BATON_ASSIGN_OR_RETURN(
+        config.decision_log,
+        DecisionLog::Open(options.decision_log(), ParsePolicy(options.load_balance_policy())));
   }
   config.cluster_security = std::move(security);
   return Start(std::move(config), std::move(tokenizer), std::move(chat_template));
@@ -105,7 +107,7 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::FromOptions(
 absl::StatusOr<std::unique_ptr<RouterService>> RouterService::Start(
     RouterConfig config, std::unique_ptr<Tokenizer> tokenizer,
     std::unique_ptr<ChatTemplate> chat_template) {
-  auto keys = SecretSet::Load(config.api_key, config.api_key_file);
+  auto keys = SecretSet::Load(config.options.api_key(), config.options.api_key_file());
   if (!keys.ok()) return InvalidField("api_key_file", std::string(keys.status().message()));
   std::unique_ptr<RouterService> service(new RouterService(
       std::move(config), *std::move(keys), std::move(tokenizer), std::move(chat_template)));
@@ -116,42 +118,42 @@ absl::StatusOr<std::unique_ptr<RouterService>> RouterService::Start(
 absl::Status RouterService::Listen() {
   BATON_RETURN_IF_ERROR(ListenGrpc());
   BATON_RETURN_IF_ERROR(ListenCluster());
-  HttpServerOptions http = config().http;
+  HttpServerOptions http = http_options_;
   http.observer = shell_.http_observer();
-  BATON_ASSIGN_OR_RETURN(http.cors, ParseCorsPolicy(config().cors_allow_origins));
-  if (!config().ssl_certfile.empty()) {
+  BATON_ASSIGN_OR_RETURN(http.cors, ParseCorsPolicy(options().cors_allow_origins()));
+  if (!options().ssl_certfile().empty()) {
     BATON_ASSIGN_OR_RETURN(http.tls,
-                           TlsCertificate::Load(config().ssl_certfile, config().ssl_keyfile));
+                           TlsCertificate::Load(options().ssl_certfile(), options().ssl_keyfile()));
   }
   BATON_ASSIGN_OR_RETURN(http_, handler_.Serve(std::move(http)));
-  LOG(kInfo) << (config().ssl_certfile.empty() ? "HTTP" : "HTTPS") << " on " << config().http.host
-             << ":" << http_->port();
+  LOG(kInfo) << (options().ssl_certfile().empty() ? "HTTP" : "HTTPS") << " on "
+             << http_options_.host << ":" << http_->port();
   return absl::OkStatus();
 }
 
 absl::Status RouterService::ListenGrpc() {
   rpc::ServerOptions server;
-  server.host = config().host;
-  server.port = config().grpc_port;
-  server.max_request_bytes = config().max_request_bytes;
+  server.host = options().host();
+  server.port = static_cast<int>(options().grpc_port());
+  server.max_request_bytes = options().max_request_bytes();
   server.max_metadata_bytes = kMaxMetadataBytes;
   server.ping_every_ms = kPingEveryMs;
   server.ping_timeout_ms = kPingTimeoutMs;
   server.min_client_ping_ms = kMinClientPingMs;
-  if (!config().ssl_certfile.empty()) {
-    server.credentials = rpc::ClientTls(config().ssl_certfile, config().ssl_keyfile);
+  if (!options().ssl_certfile().empty()) {
+    server.credentials = rpc::ClientTls(options().ssl_certfile(), options().ssl_keyfile());
   }
   BATON_ASSIGN_OR_RETURN(server_, rpc::StartServer(server, {&inference_}));
   SetServing(false);
   shell_.Start([this](bool ready) { SetServing(ready); });
-  LOG(kInfo) << "gRPC on " << net::JoinHostPort(config().host, grpc_port());
+  LOG(kInfo) << "gRPC on " << net::JoinHostPort(options().host(), grpc_port());
   return absl::OkStatus();
 }
 
 absl::Status RouterService::ListenCluster() {
   rpc::ServerOptions server;
   server.host = config().cluster_host;
-  server.port = config().cluster_port;
+  server.port = static_cast<int>(options().cluster_port());
   if (config().cluster_security != nullptr) {
     server.credentials = config().cluster_security->ForServer();
   }

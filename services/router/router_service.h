@@ -14,6 +14,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/http/http_server.h"
 #include "common/rpc/cluster_security.h"
 #include "common/rpc/server.h"
 #include "common/secrets/secret_set.h"
@@ -67,6 +68,7 @@ class RouterService {
  private:
   RouterService(RouterConfig config, std::shared_ptr<SecretSet> api_keys,
                 std::unique_ptr<Tokenizer> tokenizer, std::unique_ptr<ChatTemplate> chat_template);
+  const v1::Options& options() const { return config().options; }
   absl::Status Listen();
   absl::Status ListenGrpc();
   absl::Status ListenCluster();
@@ -74,6 +76,7 @@ class RouterService {
 
   const std::shared_ptr<SecretSet> api_keys_;
   RouterShell shell_;
+  const HttpServerOptions http_options_;
   InferenceService inference_;
   ClusterService cluster_;
   rpc::RunningServer server_;

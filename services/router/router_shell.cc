@@ -27,24 +27,26 @@ constexpr size_t kClusterEvents = 1 << 16;
 constexpr int64_t kAbortsLeaveMs = 500;
 
 size_t MailboxLimit(const RouterConfig& config) {
-  return kClusterEvents + kEventsPerRequest * static_cast<size_t>(config.max_requests);
+  return kClusterEvents +
+         kEventsPerRequest * static_cast<size_t>(config.options.max_concurrent_streams());
 }
 
 RouterLimits MakeLimits(const RouterConfig& config, uint64_t incarnation) {
   RouterLimits limits;
   limits.incarnation = incarnation;
   limits.seed = EntropySeed();
-  limits.beat_us = config.lease_ms * 1000 / 4;
-  limits.max_waiting = config.max_waiting;
-  limits.max_queue_us = config.max_queue_ms * 1000;
-  limits.pairing_timeout_us = config.pairing_timeout_ms * 1000;
+  limits.beat_us = config.options.lease_ms() * 1000 / 4;
+  limits.max_waiting = static_cast<int>(config.options.max_queued_requests());
+  limits.max_queue_us = config.options.max_queue_ms() * 1000;
+  limits.pairing_timeout_us = config.options.pairing_timeout_ms() * 1000;
   limits.membership.pair_grace_us = limits.pairing_timeout_us;
-  limits.max_requests = config.max_requests;
-  limits.max_resumes = config.max_resumes;
-  limits.rate_limits = config.rate_limits;
-  limits.policy = config.policy;
+  limits.max_requests = static_cast<int>(config.options.max_concurrent_streams());
+  limits.max_resumes = static_cast<int>(config.options.max_resumes());
+  limits.rate_limits = {config.options.tenant_requests_per_minute(),
+                        config.options.tenant_tokens_per_minute()};
+  limits.policy = ParsePolicy(config.options.load_balance_policy());
   limits.tells_decisions = config.decision_log != nullptr;
-  limits.membership.lease_us = config.lease_ms * 1000;
+  limits.membership.lease_us = config.options.lease_ms() * 1000;
   // As in a cluster that is too large for that.
   if (!Failpoint("router.tells_few").ok()) limits.membership.told_of_all = 0;
   return limits;
@@ -64,12 +66,12 @@ RequestLimits MakeRequestLimits(const RouterConfig& config, const Tokenizer& tok
   limits.vocab_size = config.vocab_size;
   limits.max_context_tokens = config.max_context_tokens;
   limits.longest_token_bytes = LongestToken(tokenizer);
-  limits.default_max_tokens = config.default_max_tokens > 0
-                                  ? config.default_max_tokens
+  limits.default_max_tokens = config.options.default_max_tokens() > 0
+                                  ? static_cast<int>(config.options.default_max_tokens())
                                   : config.defaults.max_new_tokens.value_or(0);
   limits.defaults = config.defaults;
   limits.end_ids = config.end_ids;
-  limits.request_timeout_ms = config.request_timeout_ms;
+  limits.request_timeout_ms = config.options.request_timeout_ms();
   return limits;
 }
 
@@ -86,7 +88,7 @@ v1::GetModelInfoResponse MakeModelInfo(const RouterConfig& config) {
 
 std::unique_ptr<tracing::Tracing> StartTracing(const RouterConfig& config, RouterMetrics& metrics) {
   auto tracing = tracing::Tracing::FromOptions(
-      config.shown, {"router", config.instance_id},
+      config.options, {"router", config.instance_id},
       [&metrics](tracing::SpanFate fate, size_t spans) { metrics.CountSpans(fate, spans); });
   if (tracing.ok()) return *std::move(tracing);
   LOG(kError) << "requests are not traced: " << tracing.status().message();
@@ -105,7 +107,7 @@ RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokeniz
       model_info_(MakeModelInfo(config_)),
       metrics_(std::make_unique<RouterMetrics>(config_.served_model_name, config_.instance_id)),
       tracing_(StartTracing(config_, *metrics_)),
-      traffic_(config_.log_requests),
+      traffic_(config_.options.log_requests() != "off"),
       readiness_{false, "starting"},
       largest_request_tokens_(config_.max_context_tokens),
       loop_("router", MailboxLimit(config_)),
@@ -316,8 +318,9 @@ void RouterShell::LogTroubles(const RouterLoad& load) {
   if (told_.pauses_total < load.pauses_total) {
     LOG(kWarning) << "the router itself stood still, or had more to do than it can: its loop came "
                      "more than "
-                  << config_.lease_ms / 4 << " ms late; it waits for workers' heartbeats for "
-                  << config_.lease_ms << " ms more";
+                  << config_.options.lease_ms() / 4
+                  << " ms late; it waits for workers' heartbeats for " << config_.options.lease_ms()
+                  << " ms more";
   }
   told_ = load;
 }

@@ -77,10 +77,10 @@ class RouterShell : public Gateway {
     metrics_->CountToolCalls(parsed, malformed);
   }
   int largest_request_tokens() const override;
-  std::string_view hash_header() const override { return config_.hash_header; }
-  std::string_view tenant_header() const override { return config_.tenant_header; }
+  std::string_view hash_header() const override { return config_.options.hash_header(); }
+  std::string_view tenant_header() const override { return config_.options.tenant_header(); }
   bool asks_for_keys() const override {
-    return !config_.api_key.empty() || !config_.api_key_file.empty();
+    return !config_.options.api_key().empty() || !config_.options.api_key_file().empty();
   }
   Readiness readiness() const override;
   std::string ScrapeMetrics() const override { return metrics_->Scrape(); }
@@ -182,7 +182,6 @@ class RouterShell : public Gateway {
   int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // Submitted, and not ended.
   Readiness readiness_ ABSL_GUARDED_BY(mutex_);
   int64_t largest_request_tokens_ ABSL_GUARDED_BY(mutex_);
-  // A worker that keeps no text to a structure; empty: there is none.
 
   EventLoop loop_;
   // Everything below belongs to the loop's thread.
@@ -193,7 +192,6 @@ class RouterShell : public Gateway {
   std::unordered_map<uint64_t, std::function<void(absl::Status)>> status_calls_;
   std::unordered_map<uint64_t, std::function<void(ReplyHeartbeat)>> heartbeat_calls_;
   std::unordered_map<uint64_t, WatchCallbacks> watch_calls_;
-  bool watches_over_ = false;    // The end has begun.
   std::vector<Action> actions_;  // What the event that is handled leads to.
   SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};
   bool changed_ = true;  // Since the last Refresh.

@@ -129,7 +129,6 @@ void RouterShell::Perform(EndWatch& action) {
 
 // The server's end would wait for them.
 void RouterShell::EndWatches() {
-  watches_over_ = true;
   for (const auto& [rpc_id, callbacks] : std::exchange(watch_calls_, {})) callbacks.end(Stopping());
 }
 

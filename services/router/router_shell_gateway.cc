@@ -102,7 +102,7 @@ absl::Status RouterShell::TakeSlot() {
         EndedByDrain(absl::UnavailableError("the router is shutting down; send the request again")),
         "router", "");
   }
-  if (in_flight_ >= config_.max_requests) {
+  if (in_flight_ >= config_.options.max_concurrent_streams()) {
     return WithLeg(absl::ResourceExhaustedError(absl::StrCat(
                        "the router is serving ", in_flight_,
                        " requests, the most it takes (--max-concurrent-streams); try again later")),
@@ -140,8 +140,8 @@ absl::StatusOr<SessionRequest> RouterShell::Prepare(GenerateCall call, int64_t a
   request.sampling = ResolveSampling(call.sampling, static_cast<int>(request.prompt_ids.size()),
                                      EntropySeed(), limits_);
   const int64_t timeout_ms = call.timeout_ms > 0
-                                 ? std::min(call.timeout_ms, config_.request_timeout_ms)
-                                 : config_.request_timeout_ms;
+                                 ? std::min(call.timeout_ms, config_.options.request_timeout_ms())
+                                 : config_.options.request_timeout_ms();
   request.arrival_us = arrival_us;
   request.deadline_us = arrival_us + timeout_ms * 1000;
   return request;

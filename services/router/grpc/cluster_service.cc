@@ -145,8 +145,8 @@ grpc::ServerUnaryReactor* ClusterService::Register(grpc::CallbackServerContext* 
       *context, {worker->role == Role::kPrefill ? rpc::PeerRole::kPrefill : rpc::PeerRole::kDecode,
                  worker->instance.id});
   if (!caller.ok()) return Refuse(context, caller);
-  response->set_heartbeat_interval_ms(shell_.config().heartbeat_interval_ms);
-  response->set_lease_ms(shell_.config().lease_ms);
+  response->set_heartbeat_interval_ms(shell_.config().options.heartbeat_interval_ms());
+  response->set_lease_ms(shell_.config().options.lease_ms());
   response->set_router_incarnation(shell_.incarnation());
   response->set_protocol_version(kProtocolVersion);
   response->set_oldest_protocol_version(kOldestProtocolVersion);

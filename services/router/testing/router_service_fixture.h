@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/config/options.h"
 #include "services/router/core/test_cluster.h"
 #include "services/router/router_service.h"
 #include "services/router/testing/fake_workers.h"
@@ -51,12 +52,18 @@ class RouterServiceTest : public ::testing::Test {
     auto tokenizer = LoadTokenizer();
     hello_ = *tokenizer->Encode("hello world", false, false);
     RouterConfig config;
+    config.options = config::ParseOptions(config::Command::kRouter, {{"--model-path=tiny"}, {}, {}})
+                         .value()
+                         .values;
+    config.options.set_port(0);
+    config.options.set_grpc_port(0);
+    config.options.set_cluster_port(0);
+    config.options.set_lease_ms(3'600'000);  // The fakes beat only when told.
+    config.options.set_pairing_timeout_ms(pairing_timeout_ms);
+    config.options.set_load_balance_policy("least_load");  // By turns while all are idle.
     config.served_model_name = "tiny";
     config.vocab_size = tokenizer->vocab_size();
     config.max_context_tokens = 1024;
-    config.lease_ms = 3'600'000;  // The fakes beat only when told.
-    config.pairing_timeout_ms = pairing_timeout_ms;
-    config.policy = Policy::kLeastLoad;  // By turns while all are idle.
     auto chat = MakeChatTemplate("auto", *tokenizer);
     BATON_CHECK(chat.ok()) << chat.status();
     auto router = RouterService::Start(config, std::move(tokenizer), *std::move(chat));
