@@ -24,8 +24,9 @@ ChunkOptions OptionsOf(const PreflightReport& report, ChunkRule rule) {
   const v1::Options& values = report.values;
   prefill::PrefillOptions own =
       prefill::SchedulingOf(values, static_cast<int>(report.context_tokens));
-  own.chunk_rule = rule;
-  if (report.auto_chunks) own.chunk_tokens = static_cast<int>(report.auto_chunks->Of(rule).tokens);
+  own.planner.chunk_rule = rule;
+  if (report.auto_chunks)
+    own.planner.chunk_tokens = static_cast<int>(report.auto_chunks->Of(rule).tokens);
   const auto page_size = static_cast<int>(values.page_size());
   // The limits' times, which cut nothing, are all that the bytes of a row go into.
   return prefill::ChunkOptionsOf(prefill::PlannerLimitsOf(own, page_size, /*row_bytes=*/0));

@@ -145,7 +145,7 @@ Greeting GreetingOfChain(const v1::Options& options, const prefill::PrefillOptio
   return {
       absl::StrCat(RankText(own.tensor_rank), config::WorkerKind(options), " stage ", own.pp_rank,
                    " of ", own.pp_size, " in ", own.chain_id, ", ", runtime.Summary()),
-      absl::StrCat("  chunk ", own.chunk_tokens, " tokens, ", options.chunk_policy()),
+      absl::StrCat("  chunk ", own.planner.chunk_tokens, " tokens, ", options.chunk_policy()),
       costs.profile ? costs.source : ""};
 }
 
@@ -159,7 +159,7 @@ Greeting GreetingOfDecode(const prefill::PrefillOptions& own, const WorkerRuntim
       own.pp_size == 1 ? "" : absl::StrCat("stage ", own.pp_rank, " of ", own.pp_size, " of ");
   const std::string service = IsMemberOfDecode(own) ? absl::StrCat(own.chain_id, ", ") : "";
   return {absl::StrCat("decode service, ", RankText(own.tensor_rank), stage, service,
-                       runtime.Summary(), ", at most ", own.max_open_requests, " requests"),
+                       runtime.Summary(), ", at most ", own.planner.max_open_requests, " requests"),
           "", ""};
 }
 
@@ -168,15 +168,15 @@ v1::WorkerInfo Describe(const prefill::PrefillOptions& own, const WorkerRuntime&
   v1::WorkerInfo self = runtime.Describe(grpc_port);
   self.set_pp_rank(own.pp_rank);
   self.set_pp_size(own.pp_size);
-  self.set_max_running_requests(own.max_open_requests);
+  self.set_max_running_requests(own.planner.max_open_requests);
   if (own.role == Role::kDecode) {
     self.set_role(v1::ROLE_DECODE);
     if (IsMemberOfDecode(own)) self.set_decode_id(own.chain_id);
-    self.set_reserved_decode_tokens(own.reserved_decode_tokens);
+    self.set_reserved_decode_tokens(own.planner.reserved_decode_tokens);
   } else {
     self.set_role(v1::ROLE_PREFILL);
     self.set_chain_id(own.chain_id);
-    self.set_decodes(own.decodes);
+    self.set_decodes(own.planner.decodes);
   }
   return self;
 }
@@ -216,7 +216,7 @@ absl::Status ServeRole(const v1::Options& options, const ChunkCosts& costs,
              : prefill::SchedulingOf(options, runtime.max_context_tokens());
   own.self = {runtime.instance().instance_id(), runtime.instance().incarnation()};
   own.chain_id = decode ? options.decode_id() : options.chain_id();
-  own.decodes = config::IsColocated(options);
+  own.planner.decodes = config::IsColocated(options);
   own.pp_rank = static_cast<int>(options.pp_rank());
   own.tensor_rank = runtime.tensor_rank();
   own.host = options.host();

@@ -18,20 +18,20 @@ namespace {
 constexpr int64_t kDataThreadStuckUs = 5'000'000;
 
 absl::Status CheckOptions(const prefill::PrefillOptions& options, const Executor& executor) {
-  if (options.max_open_requests < 1) {
+  if (options.planner.max_open_requests < 1) {
     return InvalidField("max_running_requests", "must be positive");
   }
-  if (options.reserved_decode_tokens < 1) {
+  if (options.planner.reserved_decode_tokens < 1) {
     return InvalidField("num_reserved_decode_tokens", "must be positive");
   }
-  if (options.max_queued_requests < 0) {
+  if (options.planner.max_queued_requests < 0) {
     return InvalidField("max_queued_requests", "must not be negative");
   }
-  if (options.max_context_tokens < 2 ||
-      options.max_context_tokens > executor.config().max_position_embeddings) {
+  if (options.planner.max_context_tokens < 2 ||
+      options.planner.max_context_tokens > executor.config().max_position_embeddings) {
     return InvalidField(
         "context_length",
-        absl::StrCat(options.max_context_tokens, " is not in [2, ",
+        absl::StrCat(options.planner.max_context_tokens, " is not in [2, ",
                      executor.config().max_position_embeddings, "], the model's longest context"));
   }
   return absl::OkStatus();
@@ -41,8 +41,8 @@ prefill::PrefillOptions ChainOptionsOf(prefill::PrefillOptions options, const Ex
   options.role = Role::kDecode;
   if (options.chain_id.empty()) options.chain_id = options.self.id;
   options.tensor_rank = executor.tensor_rank();
-  options.chunk_tokens = RereadTokens(executor.kv().page_size);
-  options.decodes = true;
+  options.planner.chunk_tokens = RereadTokens(executor.kv().page_size);
+  options.planner.decodes = true;
   return options;
 }
 
@@ -54,7 +54,7 @@ KvReceiver::Options ReceiverOptionsOf(const prefill::PrefillOptions& options,
   kv.table.rank = parts.executor->tensor_rank();
   kv.table.model_kv_heads = parts.executor->config().num_key_value_heads;
   kv.table.model_layers = parts.executor->config().num_hidden_layers;
-  kv.table.slots = static_cast<uint32_t>(options.max_open_requests);
+  kv.table.slots = static_cast<uint32_t>(options.planner.max_open_requests);
   kv.table.writer_lease_us = options.kv_lease_ms * 1000;
   kv.executor = parts.executor;
   kv.data_plane = parts.data_plane;
@@ -85,10 +85,10 @@ class DecodeFront final : public prefill::Front {
         [loop = chain.loop](auto task) { return loop->PostCompletion(std::move(task)); }});
     const ModelConfig& model = parts_.executor->config();
     rpc_ = std::make_unique<DecodeRpc>(DecodeRpc::Options{
-        options_.self.id, model.vocab_size, options_.max_context_tokens, model.num_hidden_layers,
-        model.num_key_value_heads, parts_.executor->tensor_rank().size, model.eos_token_ids,
-        parts_.executor->last_stage(), parts_.constraints, chain.loop.get(), shell_.get(),
-        parts_.tracer});
+        options_.self.id, model.vocab_size, options_.planner.max_context_tokens,
+        model.num_hidden_layers, model.num_key_value_heads, parts_.executor->tensor_rank().size,
+        model.eos_token_ids, parts_.executor->last_stage(), parts_.constraints, chain.loop.get(),
+        shell_.get(), parts_.tracer});
     chain.relays->SetBegin(
         [rpc = rpc_.get()](const auto& call, auto& relay) { rpc->Begin(call, relay); });
   }

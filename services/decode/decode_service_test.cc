@@ -377,8 +377,8 @@ TEST_F(DecodeServiceTest, AServiceThatCannotStartIsRegisteredNowhere) {
   const prefill::PrefillService::Parts parts{executor_.get(), plane.get(), &peers_, &metrics_};
   prefill::PrefillOptions options;
   options.self = {"decode-9", 9};
-  options.max_open_requests = 4;
-  options.max_context_tokens = 40;
+  options.planner.max_open_requests = 4;
+  options.planner.max_context_tokens = 40;
   options.grpc_port = service_->grpc_port();
   EXPECT_EQ(CreateDecodeService(options, parts).status().code(), absl::StatusCode::kUnavailable);
   options.grpc_port = 0;

@@ -3,7 +3,6 @@
 #ifndef SERVICES_PREFILL_PREFILL_OPTIONS_H_
 #define SERVICES_PREFILL_PREFILL_OPTIONS_H_
 
-#include <climits>
 #include <cstdint>
 #include <string>
 
@@ -23,27 +22,14 @@ struct PrefillOptions {
   int pp_size = 1;
   TensorRank tensor_rank;  // Within the stage.
   std::string host = "127.0.0.1";
-  int grpc_port = 0;     // 0: any free one.
-  int chunk_tokens = 0;  // -1: whole prompts.
-  ChunkRule chunk_rule = ChunkRule::kFixed;
-  double smooth_factor = 0.75;  // For ChunkRule::kSglang.
-  int later_tokens = INT_MAX;   // For kSglang: ChunkOptions::later_tokens.
-  bool shares_plans = true;     // PlannerLimits::shares_plans.
-  QueueOrder queue_order = QueueOrder::kArrival;
-  bool decodes = false;  // The chain also decodes what it reads: a colocated chain.
-  bool caches = false;   // PlannerLimits::caches.
-  int reserved_decode_tokens = 1;
-  int64_t target_itl_us = 0;       // 0: plans are not bounded for the sake of decoding requests.
-  int64_t decode_max_wait_us = 0;  // PlannerLimits::decode_max_wait_us,
-  int input_tokens = INT_MAX;      // and so on.
-  double conservativeness = 0;
-  int slot_requests = INT_MAX;
+  int grpc_port = 0;  // 0: any free one.
+  // What is said of them; the rest of them follows (PlannerLimitsOf). Its chunk_tokens is -1 for
+  // whole prompts.
+  PlannerLimits planner = {
+      .max_open_requests = 16, .max_queued_requests = 4096, .reserved_decode_tokens = 1};
   int async_depth = -1;  // Plans in flight beyond pp_size. -1: plans_in_flight.
   int plans_in_flight = 2;
   int activation_credits = 2;
-  int max_open_requests = 16;
-  int max_queued_requests = 4096;
-  int max_context_tokens = 0;
   int64_t kv_lease_ms = 3000;
 };
 

@@ -198,7 +198,7 @@ absl::Status PrefillService::Listen() {
   server.port = options_.grpc_port;
   // A plan opens prompts of one plan's tokens and the rest of the last one, each with its pages
   // and, where the last stage looks at them, its ids.
-  server.max_request_bytes = rpc::PromptMessageBytes(3 * options_.max_context_tokens);
+  server.max_request_bytes = rpc::PromptMessageBytes(3 * options_.planner.max_context_tokens);
   if (parts_.security != nullptr) server.credentials = parts_.security->ForServer();
   std::vector<grpc::Service*> services;
   if (front_ != nullptr) services = front_->services();

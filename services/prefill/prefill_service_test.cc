@@ -291,8 +291,8 @@ TEST(PrefillServiceTest, AServiceThatCannotListenIsRegisteredNowhere) {
   PrefillOptions options;
   options.self = {"prefill-9", 9};
   options.chain_id = "chain-9";
-  options.chunk_tokens = 32;
-  options.max_context_tokens = 64 * kFakePageSize;
+  options.planner.chunk_tokens = 32;
+  options.planner.max_context_tokens = 64 * kFakePageSize;
   options.grpc_port = chain.service(0).grpc_port();
   const PrefillService::Parts parts{&executor, plane.get(), &peers, &metrics};
   EXPECT_EQ(PrefillService::Create(options, parts).status().code(), absl::StatusCode::kUnavailable);

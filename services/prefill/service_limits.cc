@@ -36,16 +36,16 @@ MemberGrantLimits GrantLimitsOf(const PrefillOptions& options, const Executor& e
   return {{layers, options.tensor_rank},
           executor.config().num_key_value_heads,
           executor.kv().page_count,
-          options.max_open_requests};
+          options.planner.max_open_requests};
 }
 
 PlanBounds BoundsOf(const PrefillOptions& options, const Executor& executor,
                     Constraints* constraints) {
   PlanBounds bounds;
   bounds.page_count = executor.kv().page_count;
-  bounds.max_plan_tokens = RoundUp(options.max_context_tokens, executor.kv().page_size);
-  if (options.decodes) bounds.max_plan_tokens += kMaxPlanEntries;
-  bounds.max_context_tokens = options.max_context_tokens;
+  bounds.max_plan_tokens = RoundUp(options.planner.max_context_tokens, executor.kv().page_size);
+  if (options.planner.decodes) bounds.max_plan_tokens += kMaxPlanEntries;
+  bounds.max_context_tokens = options.planner.max_context_tokens;
   bounds.kv_heads = executor.config().num_key_value_heads;
   bounds.layers = executor.config().num_hidden_layers;
   bounds.tensor_ranks = options.tensor_rank.size;
@@ -75,17 +75,18 @@ absl::Status CheckOptions(const PrefillOptions& options, const Executor& executo
                                      executor.tensor_rank().size));
   }
   const int page_size = executor.kv().page_size;
-  if (options.chunk_tokens != -1 &&
-      (options.chunk_tokens < page_size || options.chunk_tokens % page_size != 0)) {
-    return InvalidField(
-        "chunked_prefill_size",
-        absl::StrCat(options.chunk_tokens, " is not a multiple of the page size ", page_size));
+  if (options.planner.chunk_tokens != -1 &&
+      (options.planner.chunk_tokens < page_size || options.planner.chunk_tokens % page_size != 0)) {
+    return InvalidField("chunked_prefill_size",
+                        absl::StrCat(options.planner.chunk_tokens,
+                                     " is not a multiple of the page size ", page_size));
   }
-  if (options.max_context_tokens < 1) return InvalidField("context_length", "must be positive");
-  if (options.decodes && options.max_open_requests > kMaxPlanEntries) {
-    return InvalidField(
-        "max_running_requests",
-        absl::StrCat(options.max_open_requests, ", a plan has at most ", kMaxPlanEntries, " rows"));
+  if (options.planner.max_context_tokens < 1)
+    return InvalidField("context_length", "must be positive");
+  if (options.planner.decodes && options.planner.max_open_requests > kMaxPlanEntries) {
+    return InvalidField("max_running_requests",
+                        absl::StrCat(options.planner.max_open_requests, ", a plan has at most ",
+                                     kMaxPlanEntries, " rows"));
   }
   // That the ranks can share the heads at all; with which decode service is for each ticket to say.
   return SourcesOf(executor.config().num_key_value_heads, options.tensor_rank.size, 1).status();

@@ -77,7 +77,7 @@ absl::StatusOr<int64_t> AutoChunkTokens(const v1::Options& options, const Cluste
   model.kv_dtype = shape.profile.kv_dtype;
   BATON_ASSIGN_OR_RETURN(const AutoChunks chunks,
                          FindAutoChunks(chain, model, shape.max_context_tokens));
-  return chunks.Of(shape.prefill.chunk_rule).tokens;
+  return chunks.Of(shape.prefill.planner.chunk_rule).tokens;
 }
 
 // "auto" uses the profile's type.
@@ -103,15 +103,15 @@ absl::StatusOr<ClusterShape> ShapeOf(const v1::Options& options) {
                          config::SplitLayers(profile.layers, options.pp_size(), partition));
   shape.chains = static_cast<int>(options.prefill_chains());
   shape.prefill = prefill::SchedulingOf(options, shape.max_context_tokens);
-  shape.prefill.decodes = config::IsColocated(options);
-  shape.decodes = shape.prefill.decodes ? 0 : static_cast<int>(options.decodes());
+  shape.prefill.planner.decodes = config::IsColocated(options);
+  shape.decodes = shape.prefill.planner.decodes ? 0 : static_cast<int>(options.decodes());
   BATON_ASSIGN_OR_RETURN(
       shape.decode_stages,
       config::SplitLayers(profile.layers, options.decode_pp_size(),
                           options.decode_pp_layer_partition(), config::kDecodeSplit));
   if (options.chunked_prefill_size() == 0) {
     BATON_ASSIGN_OR_RETURN(const int64_t tokens, AutoChunkTokens(options, shape));
-    shape.prefill.chunk_tokens = static_cast<int>(tokens);
+    shape.prefill.planner.chunk_tokens = static_cast<int>(tokens);
   }
   if (!options.chunk_profile().empty()) {
     BATON_ASSIGN_OR_RETURN(shape.known_costs, ProfiledCosts(shape, options.chunk_profile()));
@@ -163,12 +163,12 @@ ChainShape DecodeShapeOf(const ClusterShape& shape, int decode) {
   prefill::PrefillOptions& options = chain.options;
   options.role = Role::kDecode;
   options.pp_size = static_cast<int>(shape.decode_stages.size());
-  options.chunk_tokens = RereadTokens(shape.layout.page_size);
-  options.decodes = true;
-  options.reserved_decode_tokens = shape.reserved_decode_tokens;
-  options.max_open_requests = shape.max_running_requests;
-  options.max_queued_requests = shape.max_queued_requests;
-  options.max_context_tokens = shape.max_context_tokens;
+  options.planner.chunk_tokens = RereadTokens(shape.layout.page_size);
+  options.planner.decodes = true;
+  options.planner.reserved_decode_tokens = shape.reserved_decode_tokens;
+  options.planner.max_open_requests = shape.max_running_requests;
+  options.planner.max_queued_requests = shape.max_queued_requests;
+  options.planner.max_context_tokens = shape.max_context_tokens;
   prefill::PlannerLimits& limits = chain.limits;
   limits = prefill::PlannerLimitsOf(options, shape.layout.page_size, shape.row_bytes);
   limits.vocab_size = 2;  // All tokens are alike here.
@@ -203,8 +203,8 @@ router::WorkerInfo DescribeStage(const ClusterShape& shape, int chain, int stage
   info.pp_rank = stage;
   info.pp_size = static_cast<int>(shape.stages.size());
   info.page_count = shape.prefill_pages;
-  info.max_running_requests = shape.prefill.max_open_requests;
-  info.decodes = shape.prefill.decodes;
+  info.max_running_requests = shape.prefill.planner.max_open_requests;
+  info.decodes = shape.prefill.planner.decodes;
   return info;
 }
 

@@ -222,7 +222,7 @@ std::string StagesText(const std::vector<LayerRange>& stages) {
 }
 
 std::string ClusterText(const ClusterShape& shape) {
-  const bool colocated = shape.prefill.decodes;
+  const bool colocated = shape.prefill.planner.decodes;
   std::string chains = absl::StrCat(
       shape.profile.name, ": ", shape.routers > 1 ? absl::StrCat(shape.routers, " routers, ") : "",
       Counted(shape.chains, colocated ? "colocated chain" : "chain",

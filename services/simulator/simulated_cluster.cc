@@ -38,7 +38,7 @@ SimulatedCluster::SimulatedCluster(const ClusterShape& shape, const Workload& wo
 void SimulatedCluster::AddChain(int chain) {
   SimulatedChain::Ways ways;
   ways.finished = [this](const prefill::FinishRequest& finish) {
-    if (!shape_.prefill.decodes) {
+    if (!shape_.prefill.planner.decodes) {
       return Hear(
           finish.attempt_id,
           router::PrefillEnded{finish.attempt_id, finish.status, {}, finish.outcome.cached_tokens});

@@ -39,7 +39,7 @@ TEST(SimulatedClusterTest, ALonePromptIsAFlowShop) {
     for (const std::vector<int>& layers :
          {std::vector<int>{4}, {4, 4}, {2, 2, 2, 2}, {3, 5, 4}, {6, 1, 1, 1, 1, 1, 1, 1}}) {
       ClusterShape shape = ShapeOf(layers);
-      shape.prefill.chunk_rule = rule;
+      shape.prefill.planner.chunk_rule = rule;
       const RunRecord record = RunIt(shape, Asked({{0, 3000, 1}}));
       const std::vector<int> chunks = ChunksOf(record);
       EXPECT_GT(chunks.size(), 3u);
@@ -56,8 +56,8 @@ TEST(SimulatedClusterTest, ALonePromptIsAFlowShop) {
 
 TEST(SimulatedClusterTest, WhoHasMeasuredCutsTheFirstPromptBetter) {
   ClusterShape shape = ShapeOf({2, 2, 2, 2});
-  shape.prefill.chunk_rule = ChunkRule::kOptimal;
-  shape.prefill.chunk_tokens = 4096;
+  shape.prefill.planner.chunk_rule = ChunkRule::kOptimal;
+  shape.prefill.planner.chunk_tokens = 4096;
   const Workload workload = Asked({{0, 3000, 1}});
   const int64_t learning_us = RunIt(shape, workload).requests[0].ttft_us();
   for (const StageCost& cost : CostsOf(shape)) shape.known_costs.push_back({cost, 0});
@@ -109,7 +109,7 @@ TEST(SimulatedClusterTest, AllAreAnsweredAndEveryMicrosecondIsAccountedFor) {
   for (const int chains : {1, 2}) {
     ClusterShape shape = ShapeOf({2, 3, 3});
     shape.chains = shape.decodes = chains;
-    shape.prefill.chunk_rule = ChunkRule::kOptimal;
+    shape.prefill.planner.chunk_rule = ChunkRule::kOptimal;
     shape.latency_us = 50;
     shape.activation_gbps = shape.kv_gbps = 10;
     const Workload workload = Many(120, 40'000);
@@ -144,7 +144,7 @@ std::string JsonOf(const ClusterShape& shape, const Workload& workload) {
 
 TEST(SimulatedClusterTest, TheSameIsTheSame) {
   ClusterShape shape = ShapeOf({2, 2});
-  shape.prefill.chunk_rule = ChunkRule::kOptimal;
+  shape.prefill.planner.chunk_rule = ChunkRule::kOptimal;
   shape.profile.noise_relative = 0.1;
   shape.chains = 2;
   const std::string first = JsonOf(shape, Many(50, 20'000));
@@ -190,9 +190,9 @@ TEST(SimulatedClusterTest, ATimelineKeepsItsWindowUntilItIsFull) {
 
 ClusterShape Colocated(const std::vector<int>& stage_layers) {
   ClusterShape shape = ShapeOf(stage_layers);
-  shape.prefill.decodes = true;
-  shape.prefill.reserved_decode_tokens = 64;
-  shape.prefill.max_open_requests = 64;
+  shape.prefill.planner.decodes = true;
+  shape.prefill.planner.reserved_decode_tokens = 64;
+  shape.prefill.planner.max_open_requests = 64;
   shape.decodes = 0;
   return shape;
 }

@@ -37,10 +37,10 @@ TEST(SimulatedRoutersTest, FourRoutersFindWhatOneWould) {
   for (const bool colocated : {false, true}) {
     ClusterShape shape = ShapeOf({2, 2});
     shape.chains = 4;
-    shape.prefill.caches = true;
+    shape.prefill.planner.caches = true;
     shape.policy = router::Policy::kCacheAware;  // Never weighs a cached page against a wait.
-    shape.prefill.decodes = colocated;
-    shape.prefill.max_open_requests = 64;
+    shape.prefill.planner.decodes = colocated;
+    shape.prefill.planner.max_open_requests = 64;
     shape.decodes = colocated ? 0 : 2;
     const Workload workload = Conversations(20);
     const auto ratio = [&](int routers) {

@@ -144,10 +144,10 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
   void Begin(const std::function<void(prefill::PrefillOptions&)>& change) {
     prefill::PrefillOptions options;
     options.self = kSelf;
-    options.max_open_requests = 4;
-    options.max_queued_requests = 4;
-    options.max_context_tokens = 40;
-    options.reserved_decode_tokens = 512;
+    options.planner.max_open_requests = 4;
+    options.planner.max_queued_requests = 4;
+    options.planner.max_context_tokens = 40;
+    options.planner.reserved_decode_tokens = 512;
     options.kv_lease_ms = kPatienceMs;
     if (change) change(options);
     auto service =

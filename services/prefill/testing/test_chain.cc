@@ -126,14 +126,14 @@ void TestChain::StartStage(int rank) {
   options.pp_rank = rank / settings_.ranks;
   options.pp_size = settings_.stages;
   options.tensor_rank = TensorRankOf(rank);
-  options.chunk_tokens = settings_.chunk_tokens;
-  options.chunk_rule = settings_.chunk_rule;
+  options.planner.chunk_tokens = settings_.chunk_tokens;
+  options.planner.chunk_rule = settings_.chunk_rule;
   options.activation_credits = settings_.credits;
   options.plans_in_flight = settings_.plans_in_flight;
-  options.decodes = settings_.decodes;
-  options.caches = settings_.caches;
-  options.reserved_decode_tokens = settings_.reserved_decode_tokens;
-  options.max_context_tokens = settings_.page_count * kFakePageSize;
+  options.planner.decodes = settings_.decodes;
+  options.planner.caches = settings_.caches;
+  options.planner.reserved_decode_tokens = settings_.reserved_decode_tokens;
+  options.planner.max_context_tokens = settings_.page_count * kFakePageSize;
   options.kv_lease_ms = 300;
   PrefillService::Parts parts{stage.executor.get(), stage.data_plane.get(), stage.peers.get(),
                               stage.metrics.get()};
