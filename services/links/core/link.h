@@ -6,7 +6,7 @@
 #define SERVICES_LINKS_CORE_LINK_H_
 
 #include <cstdint>
-#include <memory>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -88,22 +88,47 @@ using LinkAction = std::variant<TryEpoch, FormGroup, SendReady, SendPong, TakeWo
 
 class Link {
  public:
-  explicit Link(ChainPlace place, const ChainTimes& times = {});
-  ~Link();
+  explicit Link(ChainPlace place, const ChainTimes& times = {})
+      : place_(std::move(place)), times_(times) {}
 
   void Handle(const LinkEvent& event, int64_t now_us, std::vector<LinkAction>& actions);
   // When a LinkTick is due; kNeverUs: not before something else happens.
   int64_t NextDeadlineUs() const;
 
   // The link that stands; 0: none does. What comes on another one is not for this stage.
-  uint64_t standing() const;
-  bool Stands(uint64_t link) const { return link != 0 && link == standing(); }
-  bool begun() const;          // EpochTried has begun it.
-  const Hello& hello() const;  // The current link's.
+  uint64_t standing() const { return link_; }
+  bool Stands(uint64_t link) const { return link != 0 && link == link_; }
+  bool begun() const { return begun_; }          // EpochTried has begun it.
+  const Hello& hello() const { return hello_; }  // The current link's.
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void Emit(LinkAction action) { actions_->push_back(std::move(action)); }
+  void On(const HelloArrived& event);
+  void On(const PingHeard& event);
+  void On(const WorkHeard& event);
+  void On(const LinkGone& event);
+  void On(const EpochTried& event);
+  void On(const GroupFormed& event);
+  void On(const StageFailed& event) { End(event.status); }
+  void On(const LinkTick& event);
+  absl::Status CheckStage0(const InstanceRef& claimant) const;
+  void Try();
+  void End(const absl::Status& status);
+
+  const ChainPlace place_;
+  const ChainTimes times_;
+  uint64_t link_ = 0;
+  Hello hello_;
+  bool begun_ = false;
+  bool forming_ = false;  // Begun, and its group has not formed.
+  bool trying_ = false;
+  uint64_t newest_epoch_ = 0;
+  int64_t begin_by_us_ = 0;
+  int64_t retry_at_us_ = 0;
+  int64_t last_heard_us_ = 0;
+  // For the event that is being handled.
+  int64_t now_us_ = 0;
+  std::vector<LinkAction>* actions_ = nullptr;
 };
 
 }  // namespace baton::links

@@ -16,12 +16,14 @@
 #define SERVICES_LINKS_CORE_WIRING_H_
 
 #include <cstdint>
-#include <memory>
+#include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/collective/rendezvous.h"
+#include "services/links/core/group_rendezvous.h"
 #include "services/links/core/hello.h"
 #include "services/worker/core/peer_worker.h"
 
@@ -137,19 +139,77 @@ using WiringAction =
 class Wiring {
  public:
   explicit Wiring(WiringOptions options);
-  ~Wiring();
+  Wiring(const Wiring&) = delete;
+  Wiring& operator=(const Wiring&) = delete;
 
   void Handle(const WiringEvent& event, int64_t now_us, std::vector<WiringAction>& actions);
   // When a WiringTick is due; kNeverUs: not before something else happens.
   int64_t NextDeadlineUs() const;
 
-  uint64_t epoch() const;  // The newest that was begun; 0: none yet.
-  bool up() const;
+  uint64_t epoch() const { return epoch_; }  // The newest that was begun; 0: none yet.
+  bool up() const { return phase_ == Phase::kUp; }
   absl::Status CheckInvariants() const;  // For tests; defined in testing/.
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  enum class Phase { kDown, kLinking, kUp, kStopped };
+  struct Link {
+    worker::PeerWorker member;
+    bool ready = false;
+    int page_count = 0;
+    int64_t last_heard_us = 0;  // While the chain is up.
+  };
+
+  void Emit(WiringAction action) { actions_->push_back(std::move(action)); }
+
+  void On(const MembersSeen& event);
+  void On(const OwnEpochTried& event);
+  void On(const GroupJoinHeard& event);
+  void On(const GroupEntryHeard& event);
+  void On(const GroupConnectedHeard& event);
+  void On(const OwnGroupFormed& event);
+  void On(const StageHeard& event);
+  void On(const StageReady& event);
+  void On(const StageRefused& event);
+  void On(const ReportHeard& event);
+  void On(const StageLinkEnded& event);
+  void On(const ChainFailed& event);
+  void On(const WiringStopped& event);
+  void On(const WiringTick& event);
+
+  bool wired() const { return phase_ == Phase::kLinking || phase_ == Phase::kUp; }
+  bool whole() const { return !members_.empty() || options_.place.members() == 1; }
+  Link* Find(int member, uint64_t of_epoch);
+  Link* Hear(int member, uint64_t of_epoch);
+  bool HearGroup(int member, uint64_t of_epoch);
+  void TellGroups();
+  void BecomeUpIfReady();
+  void TryToWire(uint64_t wall_clock_us);
+  void BecomeUp();
+  void Watch();
+  void Break(const absl::Status& reason);
+
+  const WiringOptions options_;
+  const ChainTimes& times_ = options_.times;
+  Phase phase_ = Phase::kDown;
+  std::vector<worker::PeerWorker> members_;  // Listed, from member 1 on, in order; whole or empty.
+  std::vector<worker::PeerWorker> tried_;    // Members of the last epoch that was begun.
+  std::vector<Link> links_;                  // In the current epoch; member i at i - 1.
+  GroupRendezvous groups_{options_.place};
+  bool own_ready_ = false;       // Stage 0's own rank.
+  std::optional<Hello> trying_;  // Until stage 0 says whether it has begun.
+  uint64_t epoch_ = 0;
+  uint64_t newest_elsewhere_ = 0;  // Epoch that a stage has refused an older one for.
+  int64_t retry_at_us_ = 0;
+  int64_t backoff_us_ = 0;
+  int64_t linking_since_us_ = 0;
+  int64_t up_since_us_ = 0;
+  bool worked_ = false;  // In this epoch.
+  int64_t next_ping_us_ = 0;
+  int64_t ping_sequence_ = 0;
+
+  // For the event that is being handled.
+  int64_t now_us_ = 0;
+  std::vector<WiringAction>* actions_ = nullptr;
 };
 
 }  // namespace baton::links

@@ -2,21 +2,19 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "services/links/core/wiring_state.h"
+#include "services/links/core/wiring.h"
 
 namespace baton::links {
 
 absl::Status Wiring::CheckInvariants() const {
-  const State& state = *state_;
-  const auto others = static_cast<size_t>(state.options.place.members() - 1);
-  if (state.links.size() != (state.wired() ? others : 0)) {
+  const auto others = static_cast<size_t>(options_.place.members() - 1);
+  if (links_.size() != (wired() ? others : 0)) {
     return absl::InternalError(
-        absl::StrCat("a chain of ", others, " other members has ", state.links.size(), " links"));
+        absl::StrCat("a chain of ", others, " other members has ", links_.size(), " links"));
   }
-  const bool all_ready =
-      state.own_ready && std::all_of(state.links.begin(), state.links.end(),
-                                     [](const wiring_internal::Link& link) { return link.ready; });
-  if (state.wired() && all_ready != (state.phase == wiring_internal::Phase::kUp)) {
+  const bool all_ready = own_ready_ && std::all_of(links_.begin(), links_.end(),
+                                                   [](const Link& link) { return link.ready; });
+  if (wired() && all_ready != (phase_ == Phase::kUp)) {
     return absl::InternalError("a chain is up without every stage, or down with all");
   }
   return absl::OkStatus();
