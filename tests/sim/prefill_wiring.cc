@@ -1,5 +1,5 @@
 // How the real wiring and link of a chain are run in the simulation: calls that break, pings, and
-// wall clocks that are set back. Plays services/links/chain_wiring and member_link.
+// wall clocks that are set back. Plays services/prefill/chain (chain_links.cc, stage_link.cc).
 #include <algorithm>
 #include <utility>
 #include <variant>

@@ -30,7 +30,7 @@ class SimLink {
     // Work is told again in a later epoch too, not only the end of a group.
     bool keeps_work = true;
   };
-  // As MemberLink's.
+  // As StageLink's.
   struct Callbacks {
     std::function<absl::Status(const links::Hello&)> try_epoch;
     std::function<void(const absl::Status&)> drop_epoch;

@@ -25,7 +25,7 @@ namespace baton::sim {
 
 class SimWiring {
  public:
-  // As ChainWiring's.
+  // As ChainShell's.
   struct Callbacks {
     std::function<absl::Status(const links::Hello&)> begin_own;
     std::function<void(uint64_t epoch, int page_count)> on_up;

@@ -64,7 +64,7 @@ bool ChainShell::HoldForLastStage(Asked& asked) {
   // the epoch.
   const int64_t deadline_us = asked.call.begun_us + asked.start.timeout_ms * 1000;
   if (!compiling_.HoldUntil(deadline_us, asked)) return false;
-  wiring_->Send((place.stages - 1) * place.ranks(), std::move(request));  // Its rank 0 draws.
+  Send((place.stages - 1) * place.ranks(), std::move(request));  // Its rank 0 draws.
   return true;
 }
 

@@ -38,7 +38,7 @@ void ChainShell::Perform(const RevokeKv& action) {
 void ChainShell::SendGrant(int member, v1::DecodeOrder order) {
   v1::LinkRequest request;
   *request.mutable_order() = std::move(order);
-  wiring_->Send(member, std::move(request));
+  Send(member, std::move(request));
 }
 
 absl::Status ChainShell::OnGrantReport(const links::PassReport& of,

@@ -10,49 +10,17 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-
+#include "services/prefill/chain/stage_link.h"
 namespace baton::prefill {
 
-ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_(options_.limits) {
+ChainShell::ChainShell(Options options)
+    : options_(std::move(options)),
+      planner_(options_.limits),
+      wiring_(links::WiringOptions{options_.place, options_.page_count, planner_.max_plan_tokens(),
+                                   options_.activation_credits}) {
   if (!options_.profile.path.empty()) {
     profile_ = std::make_unique<ProfileKeeper>(options_.profile);
   }
-  links::ChainWiring::Options wiring;
-  wiring.place = options_.place;
-  wiring.page_count = options_.page_count;
-  wiring.max_plan_tokens = planner_.max_plan_tokens();
-  wiring.activation_credits = options_.activation_credits;
-  wiring.loop = options_.loop;
-  wiring.joiner = options_.joiner;
-  wiring.failpoint = options_.failpoint;
-  wiring.security = options_.security;
-  links::ChainWiring::Callbacks callbacks;
-  callbacks.begin_own = [this](const links::Hello& hello) { return BeginOwn(hello); };
-  callbacks.on_ready = [this](int member, const v1::LinkReady& ready) {
-    newest_generation_ = std::max(newest_generation_, ready.newest_generation());
-    if (!ready.has_measured_cost()) return absl::OkStatus();
-    BATON_ASSIGN_OR_RETURN(const KnownCost cost, FromProto(ready.measured_cost()));
-    measured_.at(static_cast<size_t>(options_.place.StageOf(member))) = cost;
-    return absl::OkStatus();
-  };
-  callbacks.on_up = [this](uint64_t epoch, int page_count) {
-    measured_[0] = options_.measured();
-    Handle(UpOf(epoch, page_count));
-  };
-  callbacks.on_down = [this](const absl::Status& reason) {
-    options_.stage->EndEpoch(reason);
-    Handle(ChainDown{reason});
-    BeginCompiled(kNeverUs);  // No answers come; they are refused, as all requests now.
-  };
-  callbacks.plans_done = [this](int stage) { return planner_.plans_done(stage); };
-  callbacks.on_report = [this](const links::PassReport& of, const v1::LinkResponse& response) {
-    return OnReport(of, response);
-  };
-  callbacks.tell_own_stage = [this](uint64_t epoch) {
-    options_.stage->Handle(NextStageDone{epoch, planner_.plans_done(1)});
-  };
-  wiring_ = std::make_unique<links::ChainWiring>(std::move(wiring), std::move(callbacks));
-
   StageShell::Reports reports;
   reports.plan_done = [this](uint64_t epoch, const PlanDone& done) {
     Handle(StagePlanDone{0, epoch, done});
@@ -60,14 +28,11 @@ ChainShell::ChainShell(Options options) : options_(std::move(options)), planner_
   reports.request_closed = [this](uint64_t epoch, const RequestClosed& closed) {
     Handle(StageRequestClosed{0, epoch, closed});
   };
-  reports.end_epoch = [this](const absl::Status& status) { wiring_->Break(status); };
+  reports.end_epoch = [this](const absl::Status& status) { Break(status); };
   options_.stage->SetReports(std::move(reports));
 }
 
 absl::Status ChainShell::BeginOwn(const links::Hello& hello) {
-  if (options_.grants != nullptr && !options_.grants->AtRest()) {
-    return absl::UnavailableError("pages of the last epoch are still in use");
-  }
   oldest_version_ = kProtocolVersion;
   followers_.clear();
   linked_.clear();
@@ -87,11 +52,7 @@ absl::Status ChainShell::BeginOwn(const links::Hello& hello) {
     if (member.tensor_rank.rank == 0) stage_layers_.push_back(member.layers.size());
   }
   measured_.assign(stage_layers_.size(), std::nullopt);
-  return options_.stage->TryEpoch(hello, [this](const InstanceRef& peer) {
-    const std::optional<PeerId> endpoint = options_.peers->Find(peer);
-    if (!endpoint.has_value()) (void)options_.peers->Want({peer});  // For the next try.
-    return endpoint;
-  });
+  return BeginEpoch(hello, options_.grants, *options_.peers, *options_.stage);
 }
 
 ChainUp ChainShell::UpOf(uint64_t epoch, int page_count) const {
@@ -154,18 +115,18 @@ void ChainShell::OnMembers(const std::vector<worker::PeerWorker>& members) {
   for (const worker::PeerWorker& member : members) {
     versions_[member.instance] = member.protocol_version;
   }
-  wiring_->OnMembers(members);
+  wiring_events_.Raise(links::MembersSeen{members});
 }
 
 int64_t ChainShell::Wake(int64_t now_us) {
   BeginCompiled(now_us);
   if (planner_.NextDeadlineUs() <= now_us) Handle(Tick{});
-  const int64_t wiring_us = wiring_->Wake(now_us);
+  const int64_t wiring_us = WakeWiring(now_us);
   return std::min({wiring_us, planner_.NextDeadlineUs(), compiling_.NextUs(now_us)});
 }
 
 void ChainShell::Stop() {
-  wiring_->Stop();
+  wiring_events_.Raise(links::WiringStopped{});
   BeginCompiled(kNeverUs);  // They are refused, for the chain is down.
   if (profile_ != nullptr) profile_->KeepLast(planner_.costs());
 }
@@ -188,7 +149,7 @@ void ChainShell::HandleOne(const PlannerEvent& event) {
 
 void ChainShell::Perform(const IssuePlan& action) {
   if (absl::Status status = Failpoint("prefill.plan"); !status.ok()) {
-    wiring_->Break(status);
+    Break(status);
     return;
   }
   PlanWithContexts plan{action.plan, {}};
@@ -237,13 +198,13 @@ void ChainShell::SendToMembers(const PlanWithContexts& plan) {
   v1::LinkRequest embedding;  // To the other ranks of stage 0.
   if (place.ranks() > 1) *embedding.mutable_plan() = ToProto(plan, /*embeds=*/true);
   for (int member = 1; member < place.members(); ++member) {
-    wiring_->Send(member, place.StageOf(member) == 0 ? embedding : request);
+    Send(member, place.StageOf(member) == 0 ? embedding : request);
   }
 }
 
 void ChainShell::Perform(const FailChain& action) {
-  if (action.stage == 0 && action.rank == 0) return wiring_->Break(action.status);
-  wiring_->BreakAt(action.stage, action.rank, action.status);
+  if (action.stage == 0 && action.rank == 0) return Break(action.status);
+  BreakAt(action.stage, action.rank, action.status);
 }
 
 void ChainShell::Perform(const ObservePlan& action) {

@@ -13,12 +13,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/serial_events.h"
 #include "common/engine/sampling/compiling_requests.h"
+#include "common/rpc/call_tracker.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/cluster_security.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracer.h"
 #include "proto/baton/v1/prefill.pb.h"
-#include "services/links/chain_wiring.h"
+#include "services/links/core/wiring.h"
+#include "services/links/group_joiner.h"
+#include "services/links/link_call.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/profile_keeper.h"
 #include "services/prefill/core/chain_planner.h"
@@ -66,6 +72,7 @@ class ChainShell {
     std::shared_ptr<const rpc::ClusterSecurity> security;  // May be null.
   };
   explicit ChainShell(Options options);
+  ~ChainShell();
 
   // The request has a ticket; the chain decodes one without.
   void Start(prefill::Start start, std::shared_ptr<StartCall> call);
@@ -91,9 +98,8 @@ class ChainShell {
   bool AtRest() const { return planner_.AtRest() && compiling_.empty(); }
   // Ends every call and link; what was learned is kept.
   void Stop();
-  // Any thread, after a Stop was posted: see ChainWiring.
-  void EndCalls() { wiring_->EndCalls(); }
-
+  // Any thread, while the loop runs a Stop: waits, for a while, until gRPC has let go of the links.
+  void EndCalls();
   bool up() const { return planner_.up() && !planner_.draining(); }
   bool draining() const { return planner_.draining(); }
   // The incarnations in the epoch that was begun last; none if this process is alone in it.
@@ -150,6 +156,32 @@ class ChainShell {
   void Perform(const GrantKv& action);
   void Perform(const RevokeKv& action);
   void Perform(const HandOutTicket& action);
+
+  // The wiring and its links (chain_links.cc).
+  void HandleWiring(const links::WiringEvent& event);
+  int64_t WakeWiring(int64_t now_us);
+  void Perform(const links::TryOwnEpoch& action);
+  void Perform(const links::OpenLinks& action);
+  void Perform(const links::FormOwnGroup& action);
+  void Perform(const links::TellGroup& action);
+  void Perform(const links::PingStages& action);
+  void Perform(const links::CloseLinks& action);
+  void Perform(const links::ReportChainUp& action);
+  void Perform(const links::ReportChainDown& action);
+  void Perform(const links::PassReport& action);
+  void Perform(const links::TellOwnStage& action);
+  std::shared_ptr<links::LinkCall> OpenLink(const worker::PeerWorker& worker, int member);
+  std::string Name() const;
+  absl::Status OnReady(int member, const v1::LinkReady& ready);
+  absl::StatusOr<links::WiringEvent> EventOf(int member, uint64_t epoch,
+                                             const v1::LinkResponse& response);
+  void OnResponse(int member, uint64_t epoch, const v1::LinkResponse& response);
+  // Work, to member 1 and following. Nothing while the chain is not wired.
+  void Send(int member, v1::LinkRequest request);
+  void Break(const absl::Status& reason) { wiring_events_.Raise(links::ChainFailed{reason}); }
+  // For what a rank of a later stage did not do.
+  void BreakAt(int stage, int rank, const absl::Status& reason);
+
   absl::Status BeginOwn(const links::Hello& hello);
   ChainUp UpOf(uint64_t epoch, int page_count) const;
   uint32_t VersionOf(const InstanceRef& member) const;
@@ -162,8 +194,14 @@ class ChainShell {
 
   const Options options_;
   ChainPlanner planner_;
-  std::unique_ptr<links::ChainWiring> wiring_;
-  std::map<uint64_t, Call> calls_;  // By attempt; not yet answered.
+  links::Wiring wiring_;
+  SerialEvents<links::WiringEvent> wiring_events_{
+      [this](const links::WiringEvent& event) { HandleWiring(event); }};
+  rpc::ChannelKeeper channels_;  // For links; a link whose epoch fails at once still connects.
+  rpc::CallTracker link_calls_;
+  std::vector<std::shared_ptr<links::LinkCall>> links_;  // In the epoch; member i at i - 1.
+  const v1::LinkResponse* arriving_ = nullptr;  // For the ReportHeard that is being handled.
+  std::map<uint64_t, Call> calls_;              // By attempt; not yet answered.
   CompilingRequests<Asked> compiling_;
   std::string missing_costs_;               // As was said last.
   std::unique_ptr<ProfileKeeper> profile_;  // Null: --chunk-profile names none.

@@ -1,19 +1,27 @@
-// A member's link that hands plans to its stage and reports back what the stage has done. Where the
-// stage draws, structures are compiled for stage 0, which holds their requests until then.
+// The shell around a member's link (services/links/core/link.h): passes it the messages of the
+// leader (stage 0, or a decode service's rank 0) and performs its actions, hands plans to its stage
+// and reports back what the stage has done. Where the stage draws, structures are compiled for
+// stage 0, which holds their requests until then.
 #ifndef SERVICES_PREFILL_CHAIN_STAGE_LINK_H_
 #define SERVICES_PREFILL_CHAIN_STAGE_LINK_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <variant>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
+#include "common/base/serial_events.h"
 #include "common/engine/sampling/constraints.h"
-#include "services/links/member_link.h"
+#include "services/links/core/link.h"
+#include "services/links/group_joiner.h"
+#include "services/links/link_stream.h"
 #include "services/prefill/chain/grant_messages.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/core/member_grants.h"
@@ -39,20 +47,41 @@ class StageLink {
   };
   explicit StageLink(const Options& options);
 
-  void OnRequest(const std::shared_ptr<links::LinkStream>& stream, const v1::LinkRequest& request) {
-    link_.OnRequest(stream, request);
-  }
-  void OnEnd(const std::shared_ptr<links::LinkStream>& stream) { link_.OnEnd(stream); }
+  using Stream = std::shared_ptr<links::LinkStream>;
+  void OnRequest(const Stream& stream, const v1::LinkRequest& request);
+  void OnEnd(const Stream& stream);
 
   // From this rank's lease table.
   void OnLease(const LeaseEvent& event);
   // Does what is due; returns when it is next.
-  int64_t Wake(int64_t now_us) { return std::min(TellCompiled(now_us), link_.Wake(now_us)); }
+  int64_t Wake(int64_t now_us);
   void Stop();
 
  private:
-  links::MemberLink::Callbacks Callbacks();
-  links::MemberLink::Work Read(const v1::LinkRequest& request);
+  void Handle(const links::LinkEvent& event);
+  void Perform(const links::TryEpoch& action);
+  void Perform(const links::FormGroup& action);
+  void Perform(const links::SendReady& action);
+  void Perform(const links::SendPong& action);
+  void Perform(const links::TakeWork&);
+  void Perform(const links::PassNextStageDone& action);
+  void Perform(const links::DropEpoch& action);
+  void Perform(const links::RefuseLink& action);
+  void Perform(const links::EndLink& action);
+
+  // The stream's number; 0: it has not begun with hello, or has ended.
+  uint64_t NumberOf(const Stream& stream) const;
+  void OnHello(const Stream& stream, const v1::LinkHello& proto);
+  void OnGroupMessage(uint64_t number, const v1::LinkRequest& request);
+  absl::Status Named(const absl::Status& status) const;
+  // Reads a message that is sent only to ready members, and keeps what it says until it is to be
+  // taken or the next one comes. Returns its epoch.
+  absl::StatusOr<uint64_t> Read(const v1::LinkRequest& request);
+  // To the peer that opened the link; does nothing if the epoch is over.
+  void Report(uint64_t epoch, v1::LinkResponse response);
+  void Report(v1::LinkResponse response) { Report(link_.hello().epoch, std::move(response)); }
+  // Ends the epoch.
+  void Fail(const absl::Status& status) { events_.Raise(links::StageFailed{status}); }
 
   void OnPlan(PlanWithContexts plan);
   void OnGrant(const GrantOrder& order);
@@ -70,11 +99,18 @@ class StageLink {
   };
 
   const Options options_;
-  links::MemberLink link_;
+  links::Link link_;
+  SerialEvents<links::LinkEvent> events_{[this](const links::LinkEvent& event) { Handle(event); }};
+  std::map<uint64_t, Stream> streams_;  // Neither refused nor ended.
+  uint64_t streams_opened_ = 0;
   // The message in hand.
   std::variant<PlanWithContexts, v1::CompileStructure, GrantOrder> arriving_;
   std::deque<Structure> structures_;  // The oldest first.
 };
+
+// Begins an epoch on this process's stage; UNAVAILABLE: not yet. `grants` may be null.
+absl::Status BeginEpoch(const links::Hello& hello, const MemberGrants* grants,
+                        const worker::Peers& peers, StageShell& stage);
 
 // A stream that `link` hears on the loop; null: it takes none. For gRPC, which owns it.
 links::LinkStream* OpenLinkStream(StageLink* link, const std::shared_ptr<EventLoop>& loop);
