@@ -32,16 +32,16 @@ absl::Status Busy() {
 }  // namespace
 
 absl::Status DecodeRpc::Own(absl::Status status) const {
-  return WithLeg(std::move(status), "decode", options_.instance_id);
+  return WithLeg(std::move(status), "decode", options_.self.id);
 }
 
 absl::Status DecodeRpc::CheckPrompt(const v1::ReserveRequest& request, bool needs_ids) const {
   const int tokens = request.prompt_tokens();
   if (tokens < 1) return InvalidField("prompt_tokens", "must be positive");
-  if (tokens >= options_.max_context_tokens) {
+  if (tokens >= options_.planner.max_context_tokens) {
     return InvalidField("prompt_tokens",
                         absl::StrCat(tokens, " tokens leave no room for a new one in a context of ",
-                                     options_.max_context_tokens));
+                                     options_.planner.max_context_tokens));
   }
   const auto& ids = request.prompt_token_ids();
   if (ids.size() != tokens && (needs_ids || !ids.empty())) {
@@ -49,10 +49,10 @@ absl::Status DecodeRpc::CheckPrompt(const v1::ReserveRequest& request, bool need
                                                          needs_ids ? "" : " or none"));
   }
   const auto outside = std::find_if(
-      ids.begin(), ids.end(), [this](int32_t id) { return id < 0 || id >= options_.vocab_size; });
+      ids.begin(), ids.end(), [this](int32_t id) { return id < 0 || id >= model_.vocab_size; });
   if (outside == ids.end()) return absl::OkStatus();
   return InvalidField(absl::StrCat("prompt_token_ids[", outside - ids.begin(), "]"),
-                      absl::StrCat(*outside, " is not in the vocabulary of ", options_.vocab_size));
+                      absl::StrCat(*outside, " is not in the vocabulary of ", model_.vocab_size));
 }
 
 absl::StatusOr<prefill::Start> DecodeRpc::Check(const v1::ReserveRequest& request) const {
@@ -66,9 +66,10 @@ absl::StatusOr<prefill::Start> DecodeRpc::Check(const v1::ReserveRequest& reques
   if (!sampling.logprobs()) sampling.clear_top_logprobs();
   BATON_ASSIGN_OR_RETURN(
       auto sampler,
-      options_.draws ? TokenSampler::Create(sampling, options_.eos_ids, options_.vocab_size,
-                                            options_.constraints)
-                     : TokenSampler::CreateSilent(sampling, options_.eos_ids, options_.vocab_size));
+      parts_.executor->last_stage()
+          ? TokenSampler::Create(sampling, model_.eos_token_ids, model_.vocab_size,
+                                 parts_.constraints)
+          : TokenSampler::CreateSilent(sampling, model_.eos_token_ids, model_.vocab_size));
   const bool goes_on = sampler.drawn_tokens() > 0 && sampler.params().NeedsHistory();
   BATON_RETURN_IF_ERROR(CheckPrompt(request, sampler.params().NeedsPrompt() || goes_on));
   BATON_RETURN_IF_ERROR(sampler.CheckDrawn(request.prompt_tokens()));
@@ -86,8 +87,9 @@ absl::StatusOr<prefill::Start> DecodeRpc::Check(const v1::ReserveRequest& reques
                            rpc::FromProto(request.writers(i), absl::StrCat("writers[", i, "]")));
     start.writers.push_back(std::move(writer));
   }
-  BATON_RETURN_IF_ERROR(
-      CheckWriters(start.writers, options_.layers, options_.kv_heads, options_.ranks));
+  BATON_RETURN_IF_ERROR(CheckWriters(start.writers, model_.num_hidden_layers,
+                                     model_.num_key_value_heads,
+                                     parts_.executor->tensor_rank().size));
   start.unread_tokens = request.prompt_tokens();
   start.uses_cache = request.uses_cache() && !request.prompt_token_ids().empty();
   start.cache_salt = request.cache_salt();
@@ -104,12 +106,11 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
                                              const v1::ReserveRequest* request,
                                              v1::ReserveResponse* response) {
   const std::shared_ptr<ReserveCall> call = ReserveCall::Open(
-      response, tracing::ServerSpan(options_.tracer, *context, "reserve", kService, "Reserve"),
+      response, tracing::ServerSpan(parts_.tracer, *context, "reserve", kService, "Reserve"),
       Describe, [this, attempt_id = request->attempt_id()](const auto& cancelled) {
-        const bool told =
-            options_.loop->PostCompletion([shell = options_.shell, attempt_id, cancelled] {
-              shell->Cancelled(attempt_id, cancelled.get());
-            });
+        const bool told = loop_->PostCompletion([shell = shell_, attempt_id, cancelled] {
+          shell->Cancelled(attempt_id, cancelled.get());
+        });
         if (!told) {
           LOG(kDebug) << "a reservation is cancelled after the end";
         }
@@ -120,21 +121,21 @@ grpc::ServerUnaryReactor* DecodeRpc::Reserve(grpc::CallbackServerContext* contex
     call->Reply(Own(start.status()));
     return call.get();
   }
-  const bool posted = options_.loop->Post(
-      [shell = options_.shell, call, start = *std::move(start)] { shell->Reserve(start, call); });
+  const bool posted = loop_->Post(
+      [shell = shell_, call, start = *std::move(start)] { shell->Reserve(start, call); });
   if (!posted) call->Reply(Own(Busy()));
   return call.get();
 }
 
 worker::StreamTrace DecodeRpc::TraceOf(tracing::ActiveSpan span) const {
-  return {options_.tracer, std::move(span), "kv receive", NowUs()};
+  return {parts_.tracer, std::move(span), "kv receive", NowUs()};
 }
 
 grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* DecodeRpc::Generate(
     grpc::CallbackServerContext* context, const v1::DecodeGenerateRequest* request) {
   const auto call = worker::GenerateCall::Create(
       context,
-      TraceOf(tracing::ServerSpan(options_.tracer, *context, "decode", kService, "Generate")));
+      TraceOf(tracing::ServerSpan(parts_.tracer, *context, "decode", kService, "Generate")));
   Begin(*request, call);
   return call.get();
 }
@@ -143,7 +144,7 @@ void DecodeRpc::Begin(const v1::RelayedCall& call, worker::TokenRelay& relay) co
   const auto caller = tracing::ParseTraceContext(call.traceparent(), call.tracestate());
   const std::shared_ptr<worker::TokenStream> stream = relay.Open(
       call.attempt_id(),
-      TraceOf(tracing::ServerSpan(options_.tracer, caller, "decode", kService, "Generate")));
+      TraceOf(tracing::ServerSpan(parts_.tracer, caller, "decode", kService, "Generate")));
   if (stream == nullptr) return;
   if (!call.has_generate() || call.generate().attempt_id() != call.attempt_id()) {
     return stream->Fail(Own(InvalidField("generate", "is missing, or of another attempt")));
@@ -154,14 +155,14 @@ void DecodeRpc::Begin(const v1::RelayedCall& call, worker::TokenRelay& relay) co
 void DecodeRpc::Begin(const v1::DecodeGenerateRequest& request,
                       const std::shared_ptr<worker::TokenStream>& stream) const {
   const uint64_t attempt_id = request.attempt_id();
-  const bool posted = options_.loop->Post(
-      [shell = options_.shell, stream, attempt_id, generation = request.generation()] {
+  const bool posted =
+      loop_->Post([shell = shell_, stream, attempt_id, generation = request.generation()] {
         shell->Open(attempt_id, generation, stream);
       });
   if (!posted) return stream->Fail(Own(Busy()));
   stream->SetCancelHandler([this, attempt_id, raw = stream.get()] {
-    const bool told = options_.loop->PostCompletion(
-        [shell = options_.shell, attempt_id, raw] { shell->Cancelled(attempt_id, raw); });
+    const bool told = loop_->PostCompletion(
+        [shell = shell_, attempt_id, raw] { shell->Cancelled(attempt_id, raw); });
     if (!told) {
       LOG(kDebug) << "a stream is cancelled after the end";
     }
@@ -172,7 +173,7 @@ grpc::ServerUnaryReactor* DecodeRpc::Release(grpc::CallbackServerContext* contex
                                              const v1::ReleaseRequest* request,
                                              v1::ReleaseResponse* response) {
   return PostAndAnswer(
-      context, [shell = options_.shell, attempt_id = request->attempt_id(),
+      context, [shell = shell_, attempt_id = request->attempt_id(),
                 generation = request->generation()] { shell->Release(attempt_id, generation); });
 }
 
@@ -181,7 +182,7 @@ grpc::ServerUnaryReactor* DecodeRpc::Abort(grpc::CallbackServerContext* context,
                                            v1::DecodeAbortResponse* response) {
   const std::string reason = request->reason().substr(0, kMaxReasonBytes);
   return PostAndAnswer(context,
-                       [shell = options_.shell, attempt_id = request->attempt_id(),
+                       [shell = shell_, attempt_id = request->attempt_id(),
                         status = Own(absl::CancelledError(reason.empty() ? "aborted" : reason))] {
                          shell->Abort(attempt_id, status);
                        });
@@ -190,15 +191,15 @@ grpc::ServerUnaryReactor* DecodeRpc::Abort(grpc::CallbackServerContext* context,
 grpc::ServerUnaryReactor* DecodeRpc::FlushCache(grpc::CallbackServerContext* context,
                                                 const v1::FlushCacheRequest* /*request*/,
                                                 v1::FlushCacheResponse* response) {
-  return PostAndAnswer(
-      context, [shell = options_.shell, response] { response->set_pages(shell->FlushCache()); });
+  return PostAndAnswer(context,
+                       [shell = shell_, response] { response->set_pages(shell->FlushCache()); });
 }
 
 // Answers after the loop has done it, so that the caller knows that the pages are being returned.
 grpc::ServerUnaryReactor* DecodeRpc::PostAndAnswer(grpc::CallbackServerContext* context,
                                                    std::function<void()> task) const {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool posted = options_.loop->Post([task = std::move(task), reactor] {
+  const bool posted = loop_->Post([task = std::move(task), reactor] {
     task();
     reactor->Finish(grpc::Status::OK);
   });

@@ -5,39 +5,31 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstdint>
 #include <functional>
-#include <string>
-#include <vector>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
+#include "common/model/model_config.h"
 #include "common/tracing/tracer.h"
 #include "proto/baton/v1/decode.grpc.pb.h"
 #include "services/decode/decode_shell.h"
+#include "services/prefill/prefill_service.h"
 #include "services/worker/token_relay.h"
 
 namespace baton::decode {
 
 class DecodeRpc final : public v1::Decode::CallbackService {
  public:
-  struct Options {
-    std::string instance_id;
-    int vocab_size = 0;
-    int max_context_tokens = 0;
-    int layers = 0;    // The model's.
-    int kv_heads = 0;  // The model's.
-    int ranks = 1;     // In each of the service's stages.
-    std::vector<int32_t> eos_ids;
-    bool draws = true;                   // Here; if not, the last stage does.
-    Constraints* constraints = nullptr;  // Null: texts can't be constrained.
-    EventLoop* loop = nullptr;           // Stops after the gRPC server.
-    DecodeShell* shell = nullptr;        // Called on the loop only.
-    tracing::Tracer* tracer = nullptr;   // Null: no tracing.
-  };
-  explicit DecodeRpc(Options options) : options_(std::move(options)) {}
-
+  // `loop` stops after the gRPC server; `shell` is called on it only.
+  DecodeRpc(const prefill::PrefillOptions& options, const prefill::PrefillService::Parts& parts,
+            EventLoop* loop, DecodeShell* shell)
+      : options_(options),
+        parts_(parts),
+        model_(parts.executor->config()),
+        loop_(loop),
+        shell_(shell) {}
   grpc::ServerUnaryReactor* Reserve(grpc::CallbackServerContext* context,
                                     const v1::ReserveRequest* request,
                                     v1::ReserveResponse* response) override;
@@ -67,7 +59,11 @@ class DecodeRpc final : public v1::Decode::CallbackService {
   grpc::ServerUnaryReactor* PostAndAnswer(grpc::CallbackServerContext* context,
                                           std::function<void()> task) const;
 
-  const Options options_;
+  const prefill::PrefillOptions options_;
+  const prefill::PrefillService::Parts parts_;
+  const ModelConfig& model_;
+  EventLoop* const loop_;
+  DecodeShell* const shell_;
 };
 
 }  // namespace baton::decode

@@ -83,12 +83,7 @@ class DecodeFront final : public prefill::Front {
     shell_ = std::make_unique<DecodeShell>(DecodeShell::Options{
         options_.self.id, chain.chain, kv_.get(), options_.kv_lease_ms * 1000,
         [loop = chain.loop](auto task) { return loop->PostCompletion(std::move(task)); }});
-    const ModelConfig& model = parts_.executor->config();
-    rpc_ = std::make_unique<DecodeRpc>(DecodeRpc::Options{
-        options_.self.id, model.vocab_size, options_.planner.max_context_tokens,
-        model.num_hidden_layers, model.num_key_value_heads, parts_.executor->tensor_rank().size,
-        model.eos_token_ids, parts_.executor->last_stage(), parts_.constraints, chain.loop.get(),
-        shell_.get(), parts_.tracer});
+    rpc_ = std::make_unique<DecodeRpc>(options_, parts_, chain.loop.get(), shell_.get());
     chain.relays->SetBegin(
         [rpc = rpc_.get()](const auto& call, auto& relay) { rpc->Begin(call, relay); });
   }
