@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
-#include "common/model/model_config.h"
 #include "common/tracing/tracer.h"
 #include "proto/baton/v1/decode.grpc.pb.h"
 #include "services/decode/decode_shell.h"
