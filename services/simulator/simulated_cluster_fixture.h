@@ -39,8 +39,8 @@ inline ClusterShape ShapeOf(const std::vector<int>& stage_layers) {
                      .floor_tokens = 0};
   profile.decode = {.overhead_us = 5000, .sequence_us = 100, .context_us = 1};
   shape.prefill.pp_size = static_cast<int>(stage_layers.size());
-  shape.prefill.chunk_tokens = 256;
-  shape.prefill.max_context_tokens = shape.max_context_tokens = profile.context_tokens;
+  shape.prefill.planner.chunk_tokens = 256;
+  shape.prefill.planner.max_context_tokens = shape.max_context_tokens = profile.context_tokens;
   shape.layout = {profile.layers, 1, 125, 64, 2};
   shape.row_bytes = 1000;
   shape.prefill_pages = shape.decode_pages = 2048;

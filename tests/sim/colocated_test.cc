@@ -49,8 +49,8 @@ ClusterShape DrawShape(Random& random) {
   profile.decode = {.overhead_us = 400.0 * stages,
                     .sequence_us = profile.prefill.token_us + profile.prefill.attention_us,
                     .context_us = 2 * profile.prefill.attention_us};
-  prefill::PrefillOptions& chain = shape.prefill;
-  chain.pp_size = stages;
+  prefill::PlannerLimits& chain = shape.prefill.planner;
+  shape.prefill.pp_size = stages;
   chain.decodes = true;
   chain.chunk_rule = random.Chance(0.5) ? ChunkRule::kFixed : ChunkRule::kOptimal;
   chain.chunk_tokens = kPage * static_cast<int>(random.Between(1, 16));
@@ -59,13 +59,13 @@ ClusterShape DrawShape(Random& random) {
   chain.conservativeness = random.Chance(0.5) ? 0 : 1;
   if (random.Chance(0.3)) chain.target_itl_us = random.Between(1, 20'000);
   if (random.Chance(0.6)) chain.decode_max_wait_us = random.Between(1, 20'000);
-  if (random.Chance(0.3)) chain.async_depth = static_cast<int>(random.Between(0, 2));
+  if (random.Chance(0.3)) shape.prefill.async_depth = static_cast<int>(random.Between(0, 2));
   if (random.Chance(0.3)) chain.slot_requests = static_cast<int>(random.Between(1, 6));
   if (random.Chance(0.2)) chain.chunk_tokens = -1;
   if (random.Chance(0.3)) chain.input_tokens = kPage * static_cast<int>(random.Between(1, 40));
   chain.max_open_requests = static_cast<int>(random.Between(1, 24));
   if (chain.slot_requests != INT_MAX) {
-    const int slots = stages + std::max(chain.async_depth, 0);
+    const int slots = stages + std::max(shape.prefill.async_depth, 0);
     chain.max_open_requests = std::min(chain.max_open_requests, slots * chain.slot_requests);
   }
   shape.decodes = 0;
