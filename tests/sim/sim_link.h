@@ -1,5 +1,5 @@
 // How another member of a simulated chain or decode service than member 0 is linked to that: the
-// real link with its witness, over a call that breaks. Plays services/links/member_link.
+// real link with its witness, over a call that breaks. Plays services/prefill/chain/stage_link.
 #ifndef TESTS_SIM_SIM_LINK_H_
 #define TESTS_SIM_SIM_LINK_H_
 

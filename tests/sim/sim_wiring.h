@@ -1,6 +1,6 @@
 // How member 0 of a simulated chain or decode service is linked to the others: the real wiring with
 // its witness, over calls that break, and wall clocks that are set back. Plays
-// services/links/chain_wiring.
+// services/prefill/chain/chain_links.cc.
 #ifndef TESTS_SIM_SIM_WIRING_H_
 #define TESTS_SIM_SIM_WIRING_H_
 
