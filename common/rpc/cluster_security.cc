@@ -41,6 +41,7 @@ std::string_view TextOf(const grpc_slice& slice) {
 
 std::vector<PeerIdentity> IdentitiesIn(const std::vector<grpc::string_ref>& uris) {
   std::vector<std::string> texts;
+  texts.reserve(uris.size());
   for (const grpc::string_ref& uri : uris) texts.emplace_back(uri.data(), uri.size());
   return ParseIdentities(texts);
 }

@@ -46,7 +46,17 @@ const char* FinishName(const RequestEnd& end) {
 
 RouterMetrics::RouterMetrics(const std::string& model_name, const std::string& instance_id)
     : metrics_(
-          {.role = MetricRole::kRouter, .model_name = model_name, .instance_id = instance_id}) {}
+          {.role = MetricRole::kRouter, .model_name = model_name, .instance_id = instance_id}) {
+  // The rates of alerts don't see the failures with which a series begins.
+  for (const Endpoint endpoint :
+       {Endpoint::kGenerate, Endpoint::kCompletions, Endpoint::kChatCompletions,
+        Endpoint::kMessages, Endpoint::kResponses}) {
+    for (const absl::StatusCode code : {absl::StatusCode::kUnavailable, absl::StatusCode::kInternal,
+                                        absl::StatusCode::kDeadlineExceeded}) {
+      metrics_.Increment(Metric::kRequestsTotal, 0, {EndpointName(endpoint), OutcomeLabel(code)});
+    }
+  }
+}
 
 void RouterMetrics::CountAdmitted(int prompt_tokens, int64_t queue_us) {
   metrics_.Increment(Metric::kPromptTokensTotal, prompt_tokens);

@@ -50,6 +50,17 @@ def test_work_shows_in_the_numbers(small_cluster, scrapes):
     assert small_cluster.metric("decode-0", "baton_generation_tokens_total") > 0
 
 
+def test_what_alerts_take_for_failures_begins_at_zero(scrapes):
+    """A series that begins with the first failures has no rate."""
+    rules = (clusters.ROOT / "deploy/prometheus/rules/baton.recording.yaml").read_text()
+    lines = [line for line in scrapes["router"].splitlines() if line.startswith("baton_requests_total{")]
+    for outcome in re.search(r'outcome=~"([a-z_|]+)"', rules).group(1).split("|"):
+        for endpoint in ("generate", "completions", "chat_completions", "messages", "responses"):
+            labels = {f'endpoint="{endpoint}"', f'outcome="{outcome}"'}
+            found = [line for line in lines if labels <= set(re.findall(r'\w+="[^"]*"', line))]
+            assert len(found) == 1 and found[0].endswith(" 0"), (labels, found)
+
+
 def test_chunks_are_counted_by_request(tiny_model, tmp_path):
     chunks = ["--chunk-policy", "fixed", "--chunked-prefill-size", 64]
     with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=["--page-size", 16], prefill_flags=chunks) as cluster, \
