@@ -1,7 +1,6 @@
 #include "common/chunking/chunk_plan.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/base/check.h"
 #include "common/chunking/cutter.h"
@@ -54,12 +53,11 @@ int LargestChunk(const PromptShape& prompt, const std::vector<StageCost>& stages
 TokenPrices::TokenPrices(const std::vector<StageCost>& stages, int prefix_length, int tokens) {
   BATON_CHECK(tokens > 0) << tokens;
   for (StageCost work : stages) {
-    const double overhead_us = std::exchange(work.overhead_us, 0);
+    work.overhead_us = 0;
     work.floor_tokens = 0;
     const double token_us = work.Micros(prefix_length, tokens) / tokens;
     if (token_us <= token_us_) continue;
     token_us_ = token_us;
-    overhead_us_ = overhead_us;
     work_ = work;
   }
 }

@@ -78,12 +78,8 @@ class TokenPrices {
   // or whole pages. 0 if not even a page fits.
   int Affordable(const PromptShape& prompt, double budget_tokens) const;
 
-  // The plan's own overhead, in tokens that cost one; 0 if costs are unknown.
-  double overhead_tokens() const { return token_us_ == 0 ? 0 : overhead_us_ / token_us_; }
-
  private:
-  StageCost work_;  // Without a plan's own overhead.
-  double overhead_us_ = 0;
+  StageCost work_;       // Without a plan's own overhead.
   double token_us_ = 0;  // The time of a token that costs one; 0 if unknown.
 };
 

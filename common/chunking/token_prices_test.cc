@@ -20,12 +20,7 @@ TEST(TokenPricesTest, EveryTokenCostsOneWhileNobodyKnows) {
     EXPECT_EQ(prices.Affordable(Fresh(70), 15), 0);
     EXPECT_EQ(prices.Affordable(Fresh(15), 15), 15);
     EXPECT_EQ(prices.Affordable(Fresh(70), 1e12), 70);
-    EXPECT_EQ(prices.overhead_tokens(), 0);
   }
-}
-
-TEST(TokenPricesTest, OverheadIsWhatThePlansTokensTakeThatLong) {
-  EXPECT_EQ(TokenPrices({{.overhead_us = 500, .token_us = 50}}, 0, 64).overhead_tokens(), 10);
 }
 
 TEST(TokenPricesTest, ThePlansOwnTokensCostOneEach) {

@@ -39,8 +39,6 @@
 // - no prompt starves: it is planned whole within twice what it and older ones have left;
 // - no prompt waits for an older one of a million tokens: once there are pages for it, it is
 //   planned whole within twice what it and shorter ones have left.
-// A prompt with a priority, or a head start from its router (a tenant that has had less than its
-// share), waits for no long plan of its own: others make that a quarter longer at most.
 // What a prompt takes is the time on the stage that takes longest for the leader's chunk
 // (common/chunking/chunk_plan.h): behind a million tokens one takes as long as hundreds of a
 // short prompt, which is therefore through with the next plan or two. It is counted in tokens while

@@ -20,6 +20,9 @@ namespace {
 // How much of a prompt goes beside decode steps while it is not known what it costs.
 constexpr int kPagesOfUnknownCost = 2;
 
+// How much longer than with one page a plan may take where no time is enough.
+constexpr double kLeastOverAPage = 1.25;
+
 }  // namespace
 
 int ChainPlanner::State::TokenLimitOf(const StartRequested& event) const {
@@ -136,7 +139,7 @@ int ChainPlanner::State::BoundByTime(int prefix_length, int tokens) const {
   }
   PlanWork page = row_work;
   page.Add(prefix_length, limits.page_size);
-  micros = std::max(micros, (1 + kLongerPart) * MicrosOf(page));
+  micros = std::max(micros, kLeastOverAPage * MicrosOf(page));
   const int most = PagesFor(std::min(tokens, limits.max_context_tokens));
   const int fitting = PagesWithin(micros, prefix_length, most);
   if (ahead && PagesWithin(micros - AheadMicros(), prefix_length, fitting) < fitting) return 0;

@@ -55,7 +55,6 @@ double ChainPlanner::State::SetBudget(uint64_t leader) {
   bounded_by_time = tokens < unbounded;
   const bool by_time = limits.chunk_rule == ChunkRule::kOptimal && tokens > 0;
   prices = by_time ? TokenPrices(costs, prefix_length, tokens) : TokenPrices();
-  given_price = 0;
   return tokens;
 }
 
@@ -77,9 +76,7 @@ double ChainPlanner::State::Give(uint64_t attempt_id, double budget, int room) {
   const int tokens = FitChunk(affordable, std::min(room, room_tokens), limits.page_size);
   request.given_tokens += tokens;
   room_tokens -= tokens;
-  const double price = prices.Of(begin, given + tokens) - paid;
-  given_price += price;
-  return price;
+  return prices.Of(begin, given + tokens) - paid;
 }
 
 // The shortest first, and of these the oldest.
@@ -148,19 +145,11 @@ double ChainPlanner::State::ShareWithShorter(uint64_t leader, double credit, dou
 }
 
 // The oldest first. Where no prompt is to be cut, those behind the leader go whole or not at all.
-// A plan that an urgent prompt leads ends soon: beside urgent ones, the others have what makes it a
-// quarter longer. Rejected: nothing, since many short urgent prompts would have a chain for
-// themselves.
-void ChainPlanner::State::FillInOrder(uint64_t leader, double budget, bool urgent, Plan& plan,
-                                      int64_t now_us) {
+void ChainPlanner::State::FillInOrder(uint64_t leader, double budget, Plan& plan, int64_t now_us) {
   while (true) {
-    const uint64_t* next = NextLeader();
-    if (next == nullptr) return;
-    const uint64_t attempt_id = *next;
-    if (urgent && !IsUrgent(attempt_id)) {
-      urgent = false;
-      budget = std::min(budget, kLongerPart * (prices.overhead_tokens() + given_price));
-    }
+    const uint64_t* first = NextLeader();
+    if (first == nullptr) return;
+    const uint64_t attempt_id = *first;
     if (!requests.at(attempt_id).open) TakeMatch(attempt_id);
     const bool whole = PlansHoldWholePrompts() && attempt_id != leader;
     if (whole && TokensLeft(attempt_id) > std::min<double>(budget, room_tokens)) return;
@@ -172,11 +161,10 @@ void ChainPlanner::State::FillInOrder(uint64_t leader, double budget, bool urgen
 }
 
 void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
-  const uint64_t* next = NextLeader();
-  if (next == nullptr) return;
-  const bool urgent = IsUrgent(*next);
-  if (!requests.at(*next).open) TakeMatch(*next);
-  double budget = SetBudget(*next);
+  const uint64_t* first = NextLeader();
+  if (first == nullptr) return;
+  if (!requests.at(*first).open) TakeMatch(*first);
+  double budget = SetBudget(*first);
   if (budget == 0) return;
   const double credit = budget / kShorterShare;
   if (OldestBegins()) {
@@ -192,7 +180,7 @@ void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
   if (leads != nullptr && shares) {
     budget -= ShareWithShorter(leader, credit, budget, plan, now_us);
   }
-  FillInOrder(leader, budget, urgent && prices.overhead_tokens() > 0, plan, now_us);
+  FillInOrder(leader, budget, plan, now_us);
 }
 
 Plan ChainPlanner::State::BuildPlan(int64_t now_us) {

@@ -100,42 +100,6 @@ TEST_F(PlannerSharesTest, PlansOfOnePageAreSharedInTurn) {
   EXPECT_EQ(of_short, 2);
 }
 
-// Overhead is worth fifty tokens, so a quarter of it and of 64 is a page.
-TEST_F(PlannerSharesTest, OthersMakeAnUrgentPromptsPlanAQuarterLonger) {
-  for (const bool tenant : {false, true}) {
-    SCOPED_TRACE(tenant ? "head start" : "priority");
-    PlannerLimits limits = Limits();
-    limits.chunk_rule = ChunkRule::kOptimal;
-    limits.chunk_tokens = 256;
-    PlannerTest::Make(limits);
-    ChainUp up{kEpoch, 1, 2000};
-    const StageCost cost = {.overhead_us = 2500, .token_us = 50};
-    up.known_costs = {{cost, 0.1}};
-    Send(up);
-    const auto next = [&] {
-      const Plan plan = plans_.back();
-      PlanWork work;
-      for (const PlanItem& item : plan.items) {
-        work.Add(item.token_begin, item.token_count);
-        if (item.final) Closed(0, item.attempt_id);
-      }
-      const auto micros = static_cast<int64_t>(cost.Micros(work));
-      Send(StagePlanDone{0, kEpoch, {plan.number, micros, 1}});
-      return Shares(plans_.back());
-    };
-    Start(1, 64);
-    Start(2, 64);
-    Start(3, 64);
-    Start(4, 64);
-    StartRequested urgent{5, 64, TicketFor(64)};
-    urgent.priority = tenant ? 0 : 1;
-    urgent.head_start_us = tenant ? 1000 : 0;
-    Send(urgent);
-    EXPECT_EQ(next(), (Tokens{{2, 16}, {5, 64}}));
-    EXPECT_EQ(next(), (Tokens{{2, 48}, {3, 64}, {4, 64}}));
-  }
-}
-
 TEST_F(PlannerSharesTest, WholePromptsAreNotCut) {
   PlannerLimits limits = Limits();
   limits.chunk_tokens = INT_MAX;

@@ -97,9 +97,6 @@ class MembersLeft {
 // reach all processes, and a part of what runs, for predictions that are too long.
 constexpr int64_t kIssueLeadUs = 5'000;
 constexpr int64_t kIssueLeadPart = 8;
-// By how much a plan that is to be short may be longer: one bounded by time than with one page of
-// prompts, one that an urgent prompt leads than with urgent prompts alone.
-constexpr double kLongerPart = 0.25;
 
 struct ChainPlanner::State {
   // From a request's admission until every member has drained it.
@@ -119,7 +116,7 @@ struct ChainPlanner::State {
     int64_t deadline_us = kNeverUs;
     int64_t arrived_us = 0;
     int priority = 0;
-    int64_t head_start_us = 0;  // For its tenant.
+    int64_t head_start_us = 0;
     Turn turn;
     int64_t first_plan_us = 0;
     bool prompt_logprobs = false;
@@ -318,12 +315,7 @@ struct ChainPlanner::State {
                           int64_t now_us);
   std::vector<uint64_t> OpenAndShorter(double price) const;
   std::optional<uint64_t> NextToBegin(double shorter_than) const;
-  void FillInOrder(uint64_t leader, double budget, bool urgent, Plan& plan, int64_t now_us);
-  // Users, not the policy, have it served before others that came sooner.
-  bool IsUrgent(uint64_t attempt_id) const {
-    const Request& request = requests.at(attempt_id);
-    return request.priority * kPriorityStepUs + request.head_start_us > 0;
-  }
+  void FillInOrder(uint64_t leader, double budget, Plan& plan, int64_t now_us);
   double Give(uint64_t attempt_id, double budget, int room);
   bool PlansHoldWholePrompts() const {
     return limits.chunk_rule == ChunkRule::kFixed &&
@@ -379,7 +371,6 @@ struct ChainPlanner::State {
 
   // For the plan that is being built.
   TokenPrices prices;
-  double given_price = 0;             // What its chunks cost so far.
   int room_tokens = 0;                // Tokens of chunks it may still hold, whatever they cost.
   bool bounded_by_time = false;       // It has fewer for that.
   PlanWork row_work;                  // Its decode steps'.
