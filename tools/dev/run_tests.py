@@ -43,11 +43,28 @@ def count_report(path, label, tally):
     return cases
 
 
-def unit(tally, config):
+class Laps:
+    """What each part of the run took, for the last line."""
+
+    def __init__(self):
+        self.begun = self.last = time.monotonic()
+        self.parts = []
+
+    def end(self, part):
+        now = time.monotonic()
+        self.parts.append(f"{part} {now - self.last:.0f} s")
+        self.last = now
+
+    def __str__(self):
+        return f"took {time.monotonic() - self.begun:.0f} s: {', '.join(self.parts)}"
+
+
+def unit(tally, config, laps):
     flags = [f"--config={config}"] if config else []
     say("build" + (f" ({config})" if config else ""))
     built = bazel("build", *flags, "--keep_going", *PACKAGES) == 0
     tally.step("build", built)
+    laps.end("build")
     say("unit and simulation tests")
     code = bazel("test", *flags, "--keep_going", "--test_summary=terse", *PACKAGES)
     query = run(["bazel", "query", "--noshow_progress", "tests(" + " + ".join(PACKAGES) + ") except attr(tags, manual, "
@@ -63,6 +80,7 @@ def unit(tally, config):
             tally.fail(f"{label} ran no test")
     if code not in (0, 4) and tally.failed == failed_before:
         tally.fail(f"bazel test exited with {code}")
+    laps.end("unit tests")
 
 
 def planted_bugs(tally):
@@ -112,19 +130,21 @@ def main():
     parser.add_argument("--config", choices=["asan", "tsan"], help="build with sanitizers")
     parser.add_argument("--only", choices=["lint", "unit", "e2e"], help="one part alone")
     arguments = parser.parse_args()
-    start = time.monotonic()
-    tally = Tally()
+    tally, laps = Tally(), Laps()
     if arguments.only in (None, "lint") and not arguments.config:
         lint(tally)
         tools(tally)
+        laps.end("lint and tools")
     if arguments.only in (None, "unit"):
-        unit(tally, arguments.config)
+        unit(tally, arguments.config, laps)
         if not arguments.config:
             planted_bugs(tally)
+            laps.end("planted bugs")
     # Torch is not built for ThreadSanitizer, so whole processes don't run under it.
     if arguments.only in (None, "e2e") and arguments.config != "tsan":
         end_to_end(tally, arguments.config, again=arguments.only == "e2e")
-    print(f"took {time.monotonic() - start:.0f} s", file=sys.stderr)
+        laps.end("end to end")
+    print(laps, file=sys.stderr)
     return tally.finish()
 
 
