@@ -1,5 +1,5 @@
 // Ordered, complete messages between the ranks of one group: what a ThreadedCommunicator needs of a
-// network library. Gloo's implementation is in the torch plugin (common/engine/torch/distributed).
+// network library. Gloo's implementation is in common/collective/gloo.
 //
 // The caller owns the buffers during the transport's whole life. A library may write to memory that
 // it was given to receive into until its connection is closed, so it is never given a tensor's

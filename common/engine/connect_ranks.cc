@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/collective/gloo/gloo_transport.h"
 #include "common/collective/threaded_communicator.h"
 #include "common/engine/torch/torch_backend.h"
 
@@ -14,12 +15,12 @@ constexpr int64_t kConnectMs = 8000;
 
 using Connected = absl::StatusOr<std::shared_ptr<Communicator>>;
 
-Connected ConnectOverGloo(const TorchPlugin& plugin, const std::string& host,
-                          const GroupDescription& group, std::shared_ptr<BootstrapStore> store) {
+Connected ConnectOverGloo(const std::string& host, const GroupDescription& group,
+                          std::shared_ptr<BootstrapStore> store) {
   const GlooOptions gloo = {
       .rank = group.rank, .size = group.size(), .host = host, .connect_timeout_ms = kConnectMs};
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<MessageTransport> transport,
-                         plugin.connect_gloo(gloo, std::move(store)));
+                         ConnectGloo(gloo, std::move(store)));
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
                          ThreadedCommunicator::Create(group, {}, std::move(transport), kConnectMs));
   return std::shared_ptr<Communicator>(std::move(communicator));
@@ -36,11 +37,16 @@ Connected ConnectOverNccl(const TorchPlugin& plugin, const std::string& device,
 }  // namespace
 
 absl::StatusOr<ConnectGroup> ConnectRanks(std::string device, std::string host) {
+  if (device == "cpu") {
+    return ConnectGroup([host = std::move(host)](const GroupDescription& group,
+                                                 std::shared_ptr<BootstrapStore> store) {
+      return ConnectOverGloo(host, group, std::move(store));
+    });
+  }
   BATON_ASSIGN_OR_RETURN(const TorchPlugin* plugin, LoadTorchPlugin());
-  return ConnectGroup([plugin, device = std::move(device), host = std::move(host)](
-                          const GroupDescription& group, std::shared_ptr<BootstrapStore> store) {
-    return device == "cpu" ? ConnectOverGloo(*plugin, host, group, std::move(store))
-                           : ConnectOverNccl(*plugin, device, group, std::move(store));
+  return ConnectGroup([plugin, device = std::move(device)](const GroupDescription& group,
+                                                           std::shared_ptr<BootstrapStore> store) {
+    return ConnectOverNccl(*plugin, device, group, std::move(store));
   });
 }
 

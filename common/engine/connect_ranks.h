@@ -1,4 +1,4 @@
-// Creates communicators between processes. A target of its own, since it needs the torch plugin.
+// Creates communicators between processes. A target of its own, since it may need the torch plugin.
 #ifndef COMMON_ENGINE_CONNECT_RANKS_H_
 #define COMMON_ENGINE_CONNECT_RANKS_H_
 
@@ -10,9 +10,9 @@
 namespace baton {
 
 // Connects ranks that compute on `device`, written as --device: over Gloo between CPUs, at the
-// address `host` of this machine, which the other ranks must reach; over NCCL between GPUs. Loads
-// libtorch, which contains both. FAILED_PRECONDITION or NOT_FOUND if it can't be loaded. A missing
-// device is reported when the group connects.
+// address `host` of this machine, which the other ranks must reach; over NCCL, in the torch plugin,
+// between GPUs. FAILED_PRECONDITION or NOT_FOUND if that can't be loaded. A missing device is
+// reported when the group connects.
 absl::StatusOr<ConnectGroup> ConnectRanks(std::string device, std::string host);
 
 }  // namespace baton

@@ -25,9 +25,11 @@ constexpr int64_t kMaxKvTokens = int64_t{1} << 30;
 // Resident memory of a process without its model, measured (tests/e2e/test_memory_plan.py):
 // libraries, gRPC's and UCX's buffers and threads, allocator slack under load.
 constexpr int64_t kRouterBytes = int64_t{12} << 20;
-constexpr int64_t kWorkerBytes = int64_t{12} << 20;
-// What libtorch adds to a worker that computes with it or sums by its Gloo, measured likewise, and
-// what its libraries' pages take once for all workers of a host.
+constexpr int64_t kWorkerBytes = int64_t{16} << 20;
+// What is under way between a rank and each other one of its group (CoreOptions::block_bytes).
+constexpr int64_t kPeerBytes = int64_t{7} << 20;
+// What libtorch adds to a worker that computes with it, measured likewise, and what its libraries'
+// pages take once for all workers of a host.
 constexpr int64_t kTorchBytes = int64_t{62} << 20;
 constexpr int64_t kTorchSharedBytes = int64_t{117} << 20;
 // A loaded tokenizer's tables over the bytes of tokenizer.json.
@@ -64,8 +66,7 @@ int64_t DrawnRows(const v1::Options& options, int64_t plan_tokens) {
 
 bool OnGpu(const v1::Options& options) { return absl::StartsWith(options.device(), "cuda"); }
 
-// `sizes` are the model's, or those of a rank's part of it.
-ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const ModelConfig& sizes,
+ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const ModelShard& shard,
                      LayerRange layers, int64_t batch_tokens, int64_t context_tokens,
                      bool tells_prompts) {
   ExecutorShape shape;
@@ -83,8 +84,8 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const 
   shape.threads = options.threads();
   shape.all_logits = tells_prompts;
   shape.on_gpu = OnGpu(options);
-  ExecutorFootprint footprint =
-      options.executor() == "torch" ? TorchFootprintOf(sizes, shape) : FootprintOf(sizes, shape);
+  ExecutorFootprint footprint = options.executor() == "torch" ? TorchFootprintOf(shard.sizes, shape)
+                                                              : FootprintOf(shard.sizes, shape);
   ProcessMemory memory;
   memory.layers = layers;
   if (OnGpu(options)) {
@@ -96,6 +97,7 @@ ProcessMemory Worker(const v1::Options& options, const ModelFacts& model, const 
   memory.kv = footprint.kv;
   memory.buffers = footprint.scratch;
   memory.runtime = kWorkerBytes;
+  if (!OnGpu(options)) memory.runtime += (shard.rank.size - 1) * kPeerBytes;
   return memory;
 }
 
@@ -121,7 +123,7 @@ ProcessMemory Stage(const v1::Options& options, const ModelFacts& model, const M
                     LayerRange layers, int64_t context_tokens) {
   const int64_t tokens = PlanTokens(options, context_tokens);
   ProcessMemory memory =
-      Worker(options, model, shard.sizes, layers, tokens, context_tokens, /*tells_prompts=*/true);
+      Worker(options, model, shard, layers, tokens, context_tokens, /*tells_prompts=*/true);
   // Nothing lands in a chain; what lands in a decode service has its place in the host's memory
   // too.
   if (OnGpu(options)) memory.kv = memory.kv_per_token = 0;
@@ -149,7 +151,7 @@ ProcessMemory Decode(const v1::Options& options, const ModelFacts& model, const 
   // With what it reads again of texts that gave way.
   const int64_t tokens = running + RereadTokens(static_cast<int>(options.page_size()));
   ProcessMemory memory =
-      Worker(options, model, shard.sizes, layers, tokens, context_tokens, /*tells_prompts=*/false);
+      Worker(options, model, shard, layers, tokens, context_tokens, /*tells_prompts=*/false);
   memory.name = kDecodeName;
   const int64_t whole_bytes =
       tokens * model.config.hidden_size * static_cast<int64_t>(ElementBytes(model.dtype));
@@ -175,19 +177,15 @@ int64_t DecodeRanks(const v1::Options& options, bool up) {
   return up ? options.decode_tp_size() : options.tp_size();
 }
 
-void AddTorch(const v1::Options& options, bool up, HostMemory& memory) {
-  const bool computes = options.linear_backend() == "torch" || options.executor() == "torch";
-  const auto loads_it = [&](const ProcessMemory& process) {
-    const bool works = process.layers.size() > 0;
-    const bool decode = process.name.rfind(kDecodeName, 0) == 0;
-    return works && (computes || (decode ? DecodeRanks(options, up) : options.tp_size()) > 1);
-  };
+void AddTorch(const v1::Options& options, HostMemory& memory) {
+  if (options.linear_backend() != "torch" && options.executor() != "torch") return;
+  const auto works = [](const ProcessMemory& process) { return process.layers.size() > 0; };
   int64_t workers = 0;
   for (const ProcessMemory& process : memory.processes) {
-    if (loads_it(process)) workers += process.count;
+    if (works(process)) workers += process.count;
   }
   for (ProcessMemory& process : memory.processes) {
-    if (loads_it(process)) process.runtime += kTorchBytes + kTorchSharedBytes / workers;
+    if (works(process)) process.runtime += kTorchBytes + kTorchSharedBytes / workers;
   }
 }
 
@@ -317,7 +315,7 @@ absl::StatusOr<HostMemory> PlanMemory(const v1::Options& options, config::Role r
   if ((up && !config::IsColocated(options)) || role == OptionSpec::DECODE) {
     BATON_RETURN_IF_ERROR(AddDecode(options, up, model, context_tokens, memory));
   }
-  AddTorch(options, up, memory);
+  AddTorch(options, memory);
   return memory;
 }
 

@@ -167,7 +167,6 @@ TEST(MemoryPlanTest, RanksSplitTheStagesWeightsAndKv) {
   EXPECT_EQ(first.name, "prefill 2.0");
   EXPECT_EQ(other.name, "prefill 2.3");
   EXPECT_GT(first.buffers, other.buffers) << "rank 0 draws";
-  EXPECT_GT(first.runtime, whole.runtime) << "sums are libtorch's Gloo's";
   // 16 ranks hold two copies of each of 8 heads.
   EXPECT_EQ(8 * plan(16, OptionSpec::PREFILL).kv(), whole.kv);
 
@@ -207,7 +206,7 @@ TEST(MemoryPlanTest, ANodeIsItsPlacesEachAsOneWorkerWouldBe) {
   EXPECT_EQ(draws.weights, alone.weights);
   EXPECT_EQ(draws.kv, alone.kv);
   EXPECT_EQ(draws.buffers, alone.buffers);
-  EXPECT_LT(draws.runtime, alone.runtime) << "libtorch's pages are there once for all six";
+  EXPECT_EQ(draws.runtime, alone.runtime);
   EXPECT_EQ(memory.processes[0].layers, worker(1, 2).layers);
 }
 
@@ -283,7 +282,6 @@ TEST(MemoryPlanTest, RanksSplitADecodeServicesWeightsAndKv) {
   EXPECT_EQ(first.name, "decode.0");
   EXPECT_EQ(other.name, "decode.3");
   EXPECT_GT(first.buffers, other.buffers) << "rank 0 draws";
-  EXPECT_GT(first.runtime, whole.runtime) << "sums are libtorch's Gloo's";
   const HostMemory up = plan(4, OptionSpec::UP);
   const ProcessMemory& followers = up.processes.back();
   EXPECT_EQ(followers.name, "decode.>0");

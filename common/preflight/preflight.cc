@@ -133,21 +133,12 @@ class Checks {
   void CheckTorch() {
     const v1::Options& values = report_.values;
     if (report_.role == OptionSpec::ROUTER || !report_.machine.check_torch) return;
-    std::string option;
-    std::string why = "got torch, and ";
-    if (values.executor() == "torch") {
-      option = "executor";
-    } else if (values.linear_backend() == "torch") {
-      option = "linear_backend";
-    } else {
-      const bool stages = values.tp_size() > 1;
-      const int64_t ranks = stages ? values.tp_size() : values.decode_tp_size();
-      if (ranks <= 1) return;
-      option = stages ? "tp_size" : "decode_tp_size";
-      why = absl::StrCat("got ", ranks, " ranks, which sum by libtorch's Gloo, and ");
-    }
+    const bool executes = values.executor() == "torch";
+    if (!executes && values.linear_backend() != "torch") return;
     const absl::Status status = report_.machine.check_torch();
-    if (!status.ok()) AddError(option, absl::StrCat(why, status.message()));
+    if (status.ok()) return;
+    AddError(executes ? "executor" : "linear_backend",
+             absl::StrCat("got torch, and ", status.message()));
   }
 
   // libtorch's layers widen FP8, which bfloat16 does not hold; only who asks for it has it rounded.

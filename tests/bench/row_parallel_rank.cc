@@ -20,11 +20,11 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/sync.h"
+#include "common/collective/gloo/gloo_transport.h"
 #include "common/collective/threaded_communicator.h"
 #include "common/engine/native/native_linear.h"
 #include "common/engine/ranks/rank_group.h"
 #include "common/engine/requirements.h"
-#include "common/engine/torch/torch_backend.h"
 
 namespace baton {
 namespace {
@@ -37,10 +37,7 @@ void Say(const std::string& line) {
 
 std::shared_ptr<Communicator> Connect(TensorRank rank, const std::string& host,
                                       const std::shared_ptr<BootstrapStore>& store) {
-  const auto plugin = LoadTorchPlugin();
-  BATON_CHECK(plugin.ok()) << plugin.status();
-  auto transport =
-      (*plugin)->connect_gloo({.rank = rank.rank, .size = rank.size, .host = host}, store);
+  auto transport = ConnectGloo({.rank = rank.rank, .size = rank.size, .host = host}, store);
   BATON_CHECK(transport.ok()) << transport.status();
   GroupDescription group = {.name = "the layer", .epoch = 1, .rank = rank.rank};
   for (int i = 0; i < rank.size; ++i) group.members.push_back(absl::StrCat("rank-", i));

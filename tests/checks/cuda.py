@@ -29,8 +29,6 @@ from tally import Tally, say  # noqa: E402
 
 PLUGIN = "//common/engine/torch:libbaton_torch.so"
 TESTS = ("//common/engine/torch:all", "//common/engine:parity_test", "//common/engine:tensor_parallel_parity_test",
-         "//common/engine/torch/distributed:gloo_connect_test",
-         "//common/engine/torch/distributed:gloo_threads_conformance_test",
          "//common/engine/torch/distributed:connect_nccl_test", "//common/collective:device_communicator_test")
 # libcudart and libtorch_cuda, but not libicudata, which Debian's libtorch comes to by way of OpenCV.
 CUDAS = re.compile(r"lib(\w*_)?(cuda|nccl)")

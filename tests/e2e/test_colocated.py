@@ -395,8 +395,6 @@ def test_a_higher_priority_overtakes_what_waits(tiny_model, tmp_path):
 
 
 def test_ranks_of_a_colocated_chain(tiny_model, tmp_path, oracle):
-    if not (clusters.ROOT / "bazel-bin/common/engine/torch/libbaton_torch.so").exists():
-        pytest.skip("ranks sum over libtorch's Gloo, which is not built")
     with colocated_cluster(tiny_model, tmp_path, 2, ranks=2) as cluster, Client(cluster.target) as client:
         prompts = [prompt_of(length) for length in (5, 100, 300)]
         for prompt, answer in zip(prompts, client.greedy_at_once(prompts, COUNT)):

@@ -281,7 +281,9 @@ def test_libtorch_is_linked_by_nobody_and_found_by_an_installation(tiny_model, t
         assert up.wait_end() == 2
         assert re.search(r"^baton up: linear_backend: got torch, and the torch backend is not installed: install the "
                          r"package baton-torch", up.lines[-1]), up.text
-    worker = [baton, "worker", "--disaggregation-mode=prefill", "--tp-size=2", "--model-path", tiny_model]
+    with Up(tiny_model, "--tp-size=2", baton=baton) as up:  # Ranks need none.
+        up.wait_ready()
+    worker = [baton, "worker", "--disaggregation-mode=prefill", "--executor=torch", "--model-path", tiny_model]
     done = subprocess.run(worker, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3 and "the torch backend is not installed" in done.stderr, done
     (tmp_path / "lib" / "baton").mkdir(parents=True)

@@ -31,7 +31,6 @@ PYTHON_VERSION = "3.11"
 # One file of each kind without which nothing compiles, links or loads.
 EXPECTED = (
     "torch/include/torch/headeronly/version.h",
-    "torch/include/torch/csrc/distributed/c10d/ProcessGroupGloo.hpp",
     "torch/lib/libtorch_cuda.so",
     "torch/lib/libc10_cuda.so",
     "nvidia/cu13/include/cuda_runtime_api.h",

@@ -11,30 +11,10 @@
 #include "absl/status/statusor.h"
 #include "common/collective/bootstrap_store.h"
 #include "common/collective/communicator.h"
-#include "common/collective/message_transport.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/weights/linear.h"
 
 namespace baton {
-
-struct GlooOptions {
-  int rank = 0;
-  int size = 1;
-  // The address of this host that the other ranks reach. Gloo listens there, at ports that the
-  // kernel chooses.
-  std::string host = "127.0.0.1";
-  // For all ranks to be connected.
-  int64_t connect_timeout_ms = 30'000;
-};
-
-// Connects this rank to every other over Gloo, through c10d. Blocks for at most a second longer
-// than the timeout; the store's End ends it early. `store` carries Gloo's addresses to the other
-// ranks meanwhile.
-//
-// Gloo's connections carry tensors in the clear and without authentication, and data that is not
-// Gloo's ends the process that receives it: `host` must be on a network of the cluster's own.
-absl::StatusOr<std::unique_ptr<MessageTransport>> ConnectGloo(
-    const GlooOptions& options, std::shared_ptr<BootstrapStore> store);
 
 struct NcclOptions {
   std::string device = "cuda";  // This rank's, as --device says it.
@@ -56,7 +36,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectNccl(const GroupDescription
 
 // Raise it with every change of the types and functions in this header, or of the types that they
 // use.
-inline constexpr int kTorchPluginVersion = 9;
+inline constexpr int kTorchPluginVersion = 10;
 
 struct TorchPlugin {
   int version;
@@ -66,9 +46,6 @@ struct TorchPlugin {
   void (*set_threads)(int threads);
   // libtorch's matrix product. Not batch invariant: libtorch picks kernels by shape.
   std::unique_ptr<Linear> (*make_linear)(int outputs, int inputs);
-  // ConnectGloo, for a ThreadedCommunicator.
-  absl::StatusOr<std::unique_ptr<MessageTransport>> (*connect_gloo)(
-      const GlooOptions& options, std::shared_ptr<BootstrapStore> store);
   absl::StatusOr<std::unique_ptr<Communicator>> (*connect_nccl)(
       const GroupDescription& group, const NcclOptions& options,
       std::shared_ptr<BootstrapStore> store);

@@ -59,7 +59,6 @@ constexpr TorchPlugin kPlugin = {
     [](int outputs, int inputs) -> std::unique_ptr<Linear> {
       return std::make_unique<TorchLinear>(outputs, inputs);
     },
-    ConnectGloo,
     ConnectNccl,
     [](const ExecutorOptions& options) {
       return GuardTorch([&] { return TorchStageModel::Create(options); });

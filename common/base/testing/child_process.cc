@@ -1,4 +1,4 @@
-#include "common/transport/testing/child_process.h"
+#include "common/base/testing/child_process.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "common/engine/torch/distributed/rank_process.h"
+#include "common/collective/gloo/rank_process.h"
 
 #include <signal.h>
 
@@ -11,7 +11,7 @@
 namespace baton::testing {
 namespace {
 
-constexpr char kTestRank[] = "common/engine/torch/distributed/test_rank";
+constexpr char kTestRank[] = "common/collective/gloo/test_rank";
 
 }  // namespace
 

@@ -16,9 +16,9 @@
 #include "absl/strings/escaping.h"
 #include "common/base/check.h"
 #include "common/base/sync.h"
+#include "common/collective/gloo/gloo_transport.h"
 #include "common/collective/testing/group_harness.h"
 #include "common/collective/threaded_communicator.h"
-#include "common/engine/torch/torch_backend.h"
 
 namespace baton::testing {
 namespace {
@@ -37,12 +37,8 @@ absl::StatusOr<std::unique_ptr<ThreadedCommunicator>> Connect(
   const int64_t form_timeout_ms = std::atoll(argv[4]);
   collective::CoreOptions options;
   options.communicator.operation_timeout_ms = std::atoll(argv[3]);
-  // In the test's own runfiles: those of this program are made only where it is built for itself.
-  const auto plugin = LoadTorchPlugin({"common/engine/torch/libbaton_torch.so"});
-  if (!plugin.ok()) return plugin.status();
   const GlooOptions gloo = {.rank = rank, .size = size, .connect_timeout_ms = form_timeout_ms};
-  absl::StatusOr<std::unique_ptr<MessageTransport>> transport =
-      (*plugin)->connect_gloo(gloo, store);
+  absl::StatusOr<std::unique_ptr<MessageTransport>> transport = ConnectGloo(gloo, store);
   if (!transport.ok()) return transport.status();
   return ThreadedCommunicator::Create(TestGroup(rank, size), options, *std::move(transport),
                                       form_timeout_ms);

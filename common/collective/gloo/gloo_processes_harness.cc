@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/collective/gloo/rank_process.h"
 #include "common/collective/testing/group_harness.h"
-#include "common/engine/torch/distributed/rank_process.h"
 
 namespace baton::testing {
 namespace {

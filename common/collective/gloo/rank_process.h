@@ -1,6 +1,6 @@
 // test_rank processes and the rendezvous between them.
-#ifndef COMMON_ENGINE_TORCH_DISTRIBUTED_RANK_PROCESS_H_
-#define COMMON_ENGINE_TORCH_DISTRIBUTED_RANK_PROCESS_H_
+#ifndef COMMON_COLLECTIVE_GLOO_RANK_PROCESS_H_
+#define COMMON_COLLECTIVE_GLOO_RANK_PROCESS_H_
 
 #include <cstdint>
 #include <deque>
@@ -10,9 +10,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/sync.h"
+#include "common/base/testing/child_process.h"
 #include "common/collective/testing/local_wiring.h"
 #include "common/collective/testing/rank_runner.h"
-#include "common/transport/testing/child_process.h"
 
 namespace baton::testing {
 
@@ -54,4 +54,4 @@ class RankProcess {
 
 }  // namespace baton::testing
 
-#endif  // COMMON_ENGINE_TORCH_DISTRIBUTED_RANK_PROCESS_H_
+#endif  // COMMON_COLLECTIVE_GLOO_RANK_PROCESS_H_

@@ -1,6 +1,6 @@
 // All-reduce over Gloo on this host by size and ranks, beside what bounds it here, measured in the
 // same run: a copy within memory, and the same bytes both ways over a loopback socket.
-//   bazel run -c opt //common/engine/torch/distributed:gloo_benchmark
+//   bazel run -c opt //common/collective/gloo:gloo_benchmark
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
 #include <netinet/tcp.h>
@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/collective/communicator.h"
+#include "common/collective/gloo/gloo_transport.h"
 #include "common/collective/testing/local_wiring.h"
 #include "common/collective/threaded_communicator.h"
-#include "common/engine/torch/torch_backend.h"
 
 namespace baton {
 namespace {
@@ -94,8 +94,6 @@ void BM_SocketEcho(benchmark::State& state) {
 }
 
 std::vector<std::unique_ptr<Communicator>> MakeGroup(int size) {
-  const auto plugin = LoadTorchPlugin();
-  BATON_CHECK(plugin.ok()) << plugin.status();
   testing::LocalWiring wiring("stage 1", 60'000);
   std::vector<std::unique_ptr<Communicator>> ranks(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -111,7 +109,7 @@ std::vector<std::unique_ptr<Communicator>> MakeGroup(int size) {
                   [store](const Rendezvous::Message& message) {
                     if (message.entry) store->Put(message.entry->key, message.entry->value);
                   });
-      auto transport = (*plugin)->connect_gloo({.rank = rank, .size = size}, store);
+      auto transport = ConnectGloo({.rank = rank, .size = size}, store);
       BATON_CHECK(transport.ok()) << transport.status();
       GroupDescription group = {.name = "stage 1", .epoch = 1, .rank = rank};
       group.members.assign(static_cast<size_t>(size), "m");

@@ -1,6 +1,6 @@
 // Another process for a test, with its stdin and stdout on pipes.
-#ifndef COMMON_TRANSPORT_TESTING_CHILD_PROCESS_H_
-#define COMMON_TRANSPORT_TESTING_CHILD_PROCESS_H_
+#ifndef COMMON_BASE_TESTING_CHILD_PROCESS_H_
+#define COMMON_BASE_TESTING_CHILD_PROCESS_H_
 
 #include <sys/types.h>
 
@@ -36,4 +36,4 @@ class ChildProcess {
 
 }  // namespace baton::testing
 
-#endif  // COMMON_TRANSPORT_TESTING_CHILD_PROCESS_H_
+#endif  // COMMON_BASE_TESTING_CHILD_PROCESS_H_

@@ -1,16 +1,13 @@
 // Ranks over Gloo as communicators of one process.
 #include <memory>
 
-#include "common/base/check.h"
+#include "common/collective/gloo/gloo_transport.h"
 #include "common/collective/testing/local_wiring.h"
 #include "common/collective/testing/threaded_harness.h"
-#include "common/engine/torch/torch_backend.h"
 
 namespace baton::testing {
 
 std::unique_ptr<GroupHarness> MakeGroup(int size, int64_t timeout_ms) {
-  const auto plugin = LoadTorchPlugin();
-  BATON_CHECK(plugin.ok()) << plugin.status();
   LocalWiring wiring("stage 1", /*timeout_ms=*/60'000);
   return MakeThreadedGroup(size, timeout_ms, [&](int rank) {
     const auto caller = static_cast<Rendezvous::Caller>(rank);
@@ -24,7 +21,7 @@ std::unique_ptr<GroupHarness> MakeGroup(int size, int64_t timeout_ms) {
       if (message.entry) store->Put(message.entry->key, message.entry->value);
       if (message.verdict) store->End(*message.verdict);
     });
-    return (*plugin)->connect_gloo({.rank = rank, .size = size}, store);
+    return ConnectGloo({.rank = rank, .size = size}, store);
   });
 }
 
