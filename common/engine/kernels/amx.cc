@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "common/engine/kernels/bf16_products.h"
 
@@ -16,10 +17,10 @@ constexpr int kTileOutputs = 16;
 static_assert(kPairPass == 2 * kTileRows);
 
 // Weights come from memory once for each kRowBlock rows, or memory would be slower than the tiles.
-// With these rows 1,024 inputs and 8 panels meet in the second-level cache: 1 MiB of x, 0.5 MiB of
-// weights, 0.5 MiB of y.
+// These rows meet kPanelGroup panels in the second-level cache, kInputBlock inputs at a time, of
+// which a pass of rows stays in the first-level cache for all of these panels.
 constexpr int kRowBlock = 512;
-constexpr int kInputBlock = 1024;
+constexpr int kInputBlock = 512;
 constexpr int kPanelGroup = 8;
 constexpr size_t kPairBytes = size_t{2} * kPairPanel * sizeof(Bf16);
 
@@ -45,132 +46,111 @@ void Configure(int upper, int lower) {
   _tile_loadconfig(&config);
 }
 
-// A tile of y, which may lack columns: its sums then go through `whole`.
-class Out {
- public:
-  Out(float* at, size_t stride, int rows, int columns)
-      : at_(at), stride_(stride), rows_(rows), columns_(columns) {}
+struct alignas(64) Tile {
+  float rows[kTileRows][kTileOutputs];
+};
 
-  // Where the tile is to be loaded from and stored to, with bytes() between rows.
-  float* Place(bool begun) {
-    if (columns_ == kTileOutputs) return at_;
-    if (begun) Copy([](float* in, float* out, size_t size) { std::memcpy(out, in, size); });
-    return whole_[0];
-  }
-  long bytes() const {
-    return static_cast<long>((columns_ == kTileOutputs ? stride_ : kTileOutputs) * sizeof(float));
-  }
-  // After it was stored.
-  void End() {
-    if (columns_ == kTileOutputs) return;
-    Copy([](float* in, float* out, size_t size) { std::memcpy(in, out, size); });
-  }
-
- private:
-  template <typename CopyRow>
-  void Copy(const CopyRow& copy) {
-    if (columns_ <= 0) return;
-    for (int row = 0; row < rows_; ++row) {
-      copy(at_ + static_cast<size_t>(row) * stride_, whole_[row],
-           static_cast<size_t>(columns_) * sizeof(float));
-    }
-  }
-
-  float* const at_;
-  const size_t stride_;  // In floats.
-  const int rows_;
-  const int columns_;
-  alignas(64) float whole_[kTileRows][kTileOutputs];
+// The sums of a pass of rows by a panel: the upper rows left and right, then the lower ones. They
+// are side by side until all inputs are added up. Rejected: to keep them in y, whose rows are often
+// a power of two apart, and so in the same sets of the caches.
+struct Sums {
+  Tile tiles[4];
 };
 
 // Tiles are named by literals, since an instruction has their number in it.
-#define BATON_LOAD_SUMS(tile, out, begun)                  \
-  do {                                                     \
-    if (begun) {                                           \
-      _tile_loadd(tile, (out).Place(true), (out).bytes()); \
-    } else {                                               \
-      _tile_zero(tile);                                    \
-    }                                                      \
-  } while (false)
-#define BATON_STORE_SUMS(tile, out)                        \
-  do {                                                     \
-    _tile_stored(tile, (out).Place(false), (out).bytes()); \
-    (out).End();                                           \
+constexpr long kRowBytes = 64;  // Of every tile.
+
+#define BATON_LOAD_SUMS(tile, sums, begun)                   \
+  do {                                                       \
+    if (begun) {                                             \
+      _tile_loadd(tile, (sums).tiles[tile].rows, kRowBytes); \
+    } else {                                                 \
+      _tile_zero(tile);                                      \
+    }                                                        \
   } while (false)
 
-// Weights that a pass asks the second-level cache for, since they are needed soon.
+// What a pass asks the caches for, since it is needed soon: weights, and the next pass's sums.
 struct Ahead {
-  const char* at = nullptr;
-  int lines_each = 0;  // For each block of inputs.
+  const char* weights = nullptr;
+  int weight_lines = 0;  // For each block of inputs.
+  int sum_lines = 0;
 };
 
 // A pass of rows by one panel, inputs [begin, end).
 template <bool kLower>
 void Pass(const PairedMatrix& w, const Bf16* x, int upper, int lower, int panel, int begin, int end,
-          Ahead ahead, float* y, size_t y_stride) {
+          Ahead ahead, Sums& sums) {
   const auto inputs = static_cast<size_t>(PaddedInputs(w.inputs));
-  const int columns = w.outputs - panel * kPairPanel;
-  const int left = std::min(columns, kTileOutputs);
-  const int right = std::min(columns - kTileOutputs, kTileOutputs);
-  float* const to = y + static_cast<size_t>(panel) * kPairPanel;
-  float* const below = to + static_cast<size_t>(kTileRows) * y_stride;
-  Out upper_left(to, y_stride, upper, left);
-  Out upper_right(to + kTileOutputs, y_stride, upper, right);
-  Out lower_left(below, y_stride, lower, left);
-  Out lower_right(below + kTileOutputs, y_stride, lower, right);
   const bool begun = begin > 0;
-  BATON_LOAD_SUMS(0, upper_left, begun);
-  BATON_LOAD_SUMS(1, upper_right, begun);
+  BATON_LOAD_SUMS(0, sums, begun);
+  BATON_LOAD_SUMS(1, sums, begun);
   if constexpr (kLower) {
-    BATON_LOAD_SUMS(2, lower_left, begun);
-    BATON_LOAD_SUMS(3, lower_right, begun);
+    BATON_LOAD_SUMS(2, sums, begun);
+    BATON_LOAD_SUMS(3, sums, begun);
   }
+  const char* next_sums = reinterpret_cast<const char*>(&sums + 1);
   const char* weights =
       reinterpret_cast<const char*>(w.panels) +
       (static_cast<size_t>(panel) * inputs + static_cast<size_t>(begin)) / 2 * kPairBytes;
   const size_t step = static_cast<size_t>(upper + lower) * kPairBlock;
   const Bf16* rows = x + static_cast<size_t>(begin) / kPairBlock * step;
-  constexpr long kRowBytes = kPairBlock * sizeof(Bf16);
   for (int i = begin; i < end; i += kPairBlock) {
-    _tile_loadd(6, weights, static_cast<long>(kPairBytes));
+    // A pass uses weights once: they are not to push its rows out of the first-level cache.
+    _tile_stream_loadd(6, weights, static_cast<long>(kPairBytes));
     _tile_loadd(4, rows, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, weights + kPairBytes / 2, static_cast<long>(kPairBytes));
+    _tile_stream_loadd(7, weights + kPairBytes / 2, static_cast<long>(kPairBytes));
     _tile_dpbf16ps(1, 4, 7);
     if constexpr (kLower) {
       _tile_loadd(5, rows + size_t{kTileRows} * kPairBlock, kRowBytes);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
-      for (int line = 0; line < ahead.lines_each; ++line, ahead.at += 64) {
-        _mm_prefetch(ahead.at, _MM_HINT_T1);
-      }
-    } else {
-      // Few rows are bound by memory, and the hardware's prefetchers stop at each page.
-      for (size_t line = 0; line < kTileRows * kPairBytes; line += 64) {
-        _mm_prefetch(weights + size_t{2} * kTileRows * kPairBytes + line, _MM_HINT_T0);
-      }
+    }
+    for (int line = 0; line < ahead.weight_lines; ++line, ahead.weights += 64) {
+      _mm_prefetch(ahead.weights, _MM_HINT_T1);
+    }
+    for (int line = 0; line < ahead.sum_lines; ++line, next_sums += 64) {
+      _mm_prefetch(next_sums, _MM_HINT_T0);
     }
     weights += kPairBlock / 2 * kPairBytes;
     rows += step;
   }
-  BATON_STORE_SUMS(0, upper_left);
-  BATON_STORE_SUMS(1, upper_right);
+  _tile_stored(0, sums.tiles[0].rows, kRowBytes);
+  _tile_stored(1, sums.tiles[1].rows, kRowBytes);
   if constexpr (kLower) {
-    BATON_STORE_SUMS(2, lower_left);
-    BATON_STORE_SUMS(3, lower_right);
+    _tile_stored(2, sums.tiles[2].rows, kRowBytes);
+    _tile_stored(3, sums.tiles[3].rows, kRowBytes);
+  }
+}
+
+// A pass's `rows` sums to their place in y, which may lack columns.
+void Store(const Sums& sums, int rows, int columns, float* y, size_t y_stride) {
+  const int left = std::min(columns, kTileOutputs);
+  const int right = std::clamp(columns - kTileOutputs, 0, kTileOutputs);
+  for (int row = 0; row < rows; ++row, y += y_stride) {
+    const Tile* const tiles = sums.tiles + row / kTileRows * 2;
+    if (right == kTileOutputs) {  // Sizes that the compiler knows.
+      std::memcpy(y, tiles[0].rows[row % kTileRows], sizeof(tiles[0].rows[0]));
+      std::memcpy(y + kTileOutputs, tiles[1].rows[row % kTileRows], sizeof(tiles[1].rows[0]));
+      continue;
+    }
+    std::copy_n(tiles[0].rows[row % kTileRows], left, y);
+    std::copy_n(tiles[1].rows[row % kTileRows], right, y + kTileOutputs);
   }
 }
 
 // Rows [row_begin, row_end) of all `rows` by panels [panel_begin, panel_end), inputs [begin, end).
-// Each pass asks for its part of the weights that `next` begins for each panel.
+// Each pass asks for its part of the weights that begin at `next`, panels `stride` bytes apart.
 void Block(const PairedMatrix& w, const Bf16* x, int rows, int row_begin, int row_end,
-           int panel_begin, int panel_end, int begin, int end, const char* next, size_t next_stride,
-           float* y, size_t y_stride) {
+           int panel_begin, int panel_end, int begin, int end, const char* next, size_t stride,
+           Sums* sums, float* y, size_t y_stride) {
   const auto inputs = static_cast<size_t>(PaddedInputs(w.inputs));
   const int passes = (row_end - row_begin + kPairPass - 1) / kPairPass;
-  constexpr int kLinesOfBlock = kPairBlock / 2 * static_cast<int>(kPairBytes) / 64;
   Ahead ahead;
-  ahead.lines_each = next == nullptr ? 0 : (kLinesOfBlock + passes - 1) / passes;
+  constexpr int kLinesOfBlock = kPairBlock / 2 * static_cast<int>(kPairBytes) / 64;
+  ahead.weight_lines = next == nullptr ? 0 : (kLinesOfBlock + passes - 1) / passes;
+  const bool whole = end - begin == static_cast<int>(inputs);  // There are no sums to be loaded.
+  ahead.sum_lines = whole ? 0 : static_cast<int>(sizeof(Sums)) / 64 * kPairBlock / kInputBlock;
   int configured = 0;  // Rows that tiles are configured for.
   for (int row = row_begin; row < row_end; row += kPairPass) {
     const int count = std::min(rows - row, kPairPass);
@@ -181,12 +161,19 @@ void Block(const PairedMatrix& w, const Bf16* x, int rows, int row_begin, int ro
     const auto at = static_cast<size_t>(row);
     const auto pass = static_cast<size_t>((row - row_begin) / kPairPass);
     for (int panel = panel_begin; panel < panel_end; ++panel) {
+      const auto number = static_cast<size_t>(panel - panel_begin);
       if (next != nullptr) {
-        ahead.at = next + static_cast<size_t>(panel - panel_begin) * next_stride +
-                   pass * static_cast<size_t>(ahead.lines_each * (end - begin) / kPairBlock) * 64;
+        ahead.weights =
+            next + number * stride +
+            pass * static_cast<size_t>(ahead.weight_lines * (end - begin) / kPairBlock) * 64;
       }
       (lower > 0 ? Pass<true> : Pass<false>)(w, x + at * inputs, upper, lower, panel, begin, end,
-                                             ahead, y + at * y_stride, y_stride);
+                                             ahead, *sums);
+      if (end == static_cast<int>(inputs)) {
+        Store(*sums, count, w.outputs - panel * kPairPanel,
+              y + at * y_stride + static_cast<size_t>(panel) * kPairPanel, y_stride);
+      }
+      ++sums;
     }
   }
 }
@@ -201,21 +188,22 @@ void LinearAmx(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, 
     return reinterpret_cast<const char*>(w.panels) + static_cast<size_t>(panel) * panel_bytes +
            static_cast<size_t>(input) / 2 * kPairBytes;
   };
-  if (rows <= kPairPass) {
-    Block(w, x, rows, 0, rows, panel_begin, panel_end, 0, all, nullptr, 0, y, y_stride);
-    _tile_release();
-    return;
-  }
+  thread_local std::vector<Sums> sums(size_t{kRowBlock / kPairPass} * kPanelGroup);
+  // Few rows are bound by memory, which is read in order. The hardware's prefetchers stop at each
+  // page, so that a pass asks for its own weights two blocks before it multiplies by them.
+  const int input_block = rows <= kPairPass ? all : kInputBlock;
   for (int row = 0; row < rows; row += kRowBlock) {
+    const int row_end = std::min(row + kRowBlock, rows);
     for (int panel = panel_begin; panel < panel_end; panel += kPanelGroup) {
       const int panels = std::min(panel + kPanelGroup, panel_end);
-      for (int begin = 0; begin < all; begin += kInputBlock) {
-        const int end = std::min(begin + kInputBlock, all);
-        const char* const next = end < all            ? weights(panel, end)
+      for (int begin = 0; begin < all; begin += input_block) {
+        const int end = std::min(begin + input_block, all);
+        const char* const next = rows <= kPairPass    ? weights(panel, 2 * kPairBlock)
+                                 : end < all          ? weights(panel, end)
                                  : panels < panel_end ? weights(panels, 0)
                                                       : nullptr;
-        Block(w, x, rows, row, std::min(row + kRowBlock, rows), panel, panels, begin, end, next,
-              panel_bytes, y, y_stride);
+        Block(w, x, rows, row, row_end, panel, panels, begin, end, next, panel_bytes, sums.data(),
+              y, y_stride);
       }
     }
   }
