@@ -204,14 +204,22 @@ class Bench {
   void Products() {
     constexpr int kRows = 512;
     constexpr int kSize = 4096;
+    constexpr kernels::Bf16 kOne = {0x3f80};
     std::vector<float> y(size_t{kRows} * kSize);
     const kernels::KernelTable& table = *kernels::FindKernels("");
     const kernels::Bf16Products* products = kernels::FastestBf16Products();
     const int panel = products != nullptr ? kernels::kPairPanel : table.panel_width;
     const size_t size = products != nullptr ? kernels::PairedSize(kSize, kSize)
                                             : kernels::PackedSize(kSize, kSize, table.panel_width);
-    const std::vector<kernels::Bf16> weights(size);
-    const std::vector<kernels::Bf16> narrow(size_t{kRows} * kSize);
+    // As the executor has them: on lines of the cache.
+    const absl::StatusOr<MemoryBuffer> weights_memory = AllocateHost(size * sizeof(kernels::Bf16));
+    const absl::StatusOr<MemoryBuffer> rows_memory =
+        AllocateHost(size_t{kRows} * kSize * sizeof(kernels::Bf16));
+    BATON_CHECK(weights_memory.ok() && rows_memory.ok());
+    auto* const weights = reinterpret_cast<kernels::Bf16*>(weights_memory->span().data);
+    auto* const narrow = reinterpret_cast<kernels::Bf16*>(rows_memory->span().data);
+    std::fill_n(weights, size, kOne);
+    std::fill_n(narrow, size_t{kRows} * kSize, kOne);
     const std::vector<float> wide(size_t{kRows} * kSize, 1.0F);
     const int panels = (kSize + panel - 1) / panel;
     const double took = BestSeconds(10, [&] {
@@ -219,11 +227,10 @@ class Bench {
         const int begin = panels * thread / threads_;
         const int end = panels * (thread + 1) / threads_;
         if (products != nullptr) {
-          products->linear({weights.data(), kSize, kSize}, narrow.data(), kRows, begin, end,
-                           y.data(), kSize);
+          products->linear({weights, kSize, kSize}, narrow, kRows, begin, end, y.data(), kSize);
         } else {
-          table.linear_bf16({weights.data(), kSize, kSize}, wide.data(), kRows, begin, end,
-                            y.data(), kSize);
+          table.linear_bf16({weights, kSize, kSize}, wide.data(), kRows, begin, end, y.data(),
+                            kSize);
         }
       });
     });

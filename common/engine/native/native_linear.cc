@@ -73,9 +73,10 @@ struct PairedPanels {
     const auto columns = static_cast<size_t>(kernels::PaddedInputs(inputs));
     const auto given = static_cast<size_t>(inputs);
     // One for all matrices that a thread multiplies by; it is as large as the largest input.
-    thread_local std::vector<Bf16> packed;
-    packed.resize(std::max(packed.size(), static_cast<size_t>(rows) * columns));
-    Bf16* const to = packed.data();
+    thread_local std::vector<Line> packed;
+    packed.resize(
+        std::max(packed.size(), static_cast<size_t>(rows) * columns / kernels::kPairBlock));
+    Bf16* const to = packed.data()->numbers;
     pool.ParallelFor(rows, [&](int begin, int end) {
       thread_local std::vector<Bf16> rounded;
       rounded.resize(std::max(rounded.size(), given));
@@ -88,6 +89,13 @@ struct PairedPanels {
   }
   auto Product(const Packed<Bf16>& /*w*/) const { return products.linear; }
   auto Product(const Packed<E4m3>& /*w*/) const { return products.linear_e4m3; }
+
+ private:
+  // A load of one of the rows of a tile takes two lines of the cache where it does not begin with
+  // one.
+  struct alignas(64) Line {
+    Bf16 numbers[kernels::kPairBlock];
+  };
 };
 
 template <typename Element>
