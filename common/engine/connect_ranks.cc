@@ -16,11 +16,10 @@ constexpr int64_t kConnectMs = 8000;
 using Connected = absl::StatusOr<std::shared_ptr<Communicator>>;
 
 Connected ConnectOverGloo(const std::string& host, const GroupDescription& group,
-                          std::shared_ptr<BootstrapStore> store) {
+                          const std::shared_ptr<BootstrapStore>& store) {
   const GlooOptions gloo = {
       .rank = group.rank, .size = group.size(), .host = host, .connect_timeout_ms = kConnectMs};
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<MessageTransport> transport,
-                         ConnectGloo(gloo, std::move(store)));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<MessageTransport> transport, ConnectGloo(gloo, store));
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
                          ThreadedCommunicator::Create(group, {}, std::move(transport), kConnectMs));
   return std::shared_ptr<Communicator>(std::move(communicator));
@@ -39,8 +38,8 @@ Connected ConnectOverNccl(const TorchPlugin& plugin, const std::string& device,
 absl::StatusOr<ConnectGroup> ConnectRanks(std::string device, std::string host) {
   if (device == "cpu") {
     return ConnectGroup([host = std::move(host)](const GroupDescription& group,
-                                                 std::shared_ptr<BootstrapStore> store) {
-      return ConnectOverGloo(host, group, std::move(store));
+                                                 const std::shared_ptr<BootstrapStore>& store) {
+      return ConnectOverGloo(host, group, store);
     });
   }
   BATON_ASSIGN_OR_RETURN(const TorchPlugin* plugin, LoadTorchPlugin());

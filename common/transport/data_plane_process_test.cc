@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/base/sync.h"
-#include "common/transport/data_plane.h"
 #include "common/base/testing/child_process.h"
+#include "common/transport/data_plane.h"
 #include "common/transport/testing/test_messages.h"
 
 namespace baton {

@@ -265,7 +265,7 @@ class Attempt {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MessageTransport>> ConnectGloo(
-    const GlooOptions& options, std::shared_ptr<BootstrapStore> store) {
+    const GlooOptions& options, const std::shared_ptr<BootstrapStore>& store) {
   // Gloo writes to sockets that a dead peer has closed. A handler that the process has set is kept.
   struct sigaction action = {};
   if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) {

@@ -29,7 +29,7 @@ struct GlooOptions {
 // store's End ends it early. `store` carries Gloo's addresses to the other ranks meanwhile.
 // UNAVAILABLE or DEADLINE_EXCEEDED says what failed.
 absl::StatusOr<std::unique_ptr<MessageTransport>> ConnectGloo(
-    const GlooOptions& options, std::shared_ptr<BootstrapStore> store);
+    const GlooOptions& options, const std::shared_ptr<BootstrapStore>& store);
 
 }  // namespace baton
 

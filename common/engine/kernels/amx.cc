@@ -128,7 +128,7 @@ void Store(const Sums& sums, int rows, int columns, float* y, size_t y_stride) {
   const int left = std::min(columns, kTileOutputs);
   const int right = std::clamp(columns - kTileOutputs, 0, kTileOutputs);
   for (int row = 0; row < rows; ++row, y += y_stride) {
-    const Tile* const tiles = sums.tiles + row / kTileRows * 2;
+    const Tile* const tiles = &sums.tiles[row < kTileRows ? 0 : 2];
     if (right == kTileOutputs) {  // Sizes that the compiler knows.
       std::memcpy(y, tiles[0].rows[row % kTileRows], sizeof(tiles[0].rows[0]));
       std::memcpy(y + kTileOutputs, tiles[1].rows[row % kTileRows], sizeof(tiles[1].rows[0]));
