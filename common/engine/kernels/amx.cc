@@ -58,7 +58,7 @@ struct Sums {
 };
 
 // Tiles are named by literals, since an instruction has their number in it.
-constexpr long kRowBytes = 64;  // Of every tile.
+constexpr long kRowBytes = 64;  // In every tile.
 
 #define BATON_LOAD_SUMS(tile, sums, begun)                   \
   do {                                                       \
