@@ -1,7 +1,7 @@
 // The keys and values with which a rank's network library finds the other ranks while it connects
-// (Gloo: its addresses). Each rank sets each key once. A carrier (rendezvous.h) sends
-// what is set here to the other ranks, and delivers their entries by Put. Unlike c10d's TCPStore it
-// has no port of its own.
+// (Gloo: its addresses). Each rank sets each key once. A carrier (rendezvous.h) sends what is set
+// here to the other ranks, and delivers their entries by Put. Unlike c10d's TCPStore it has no port
+// of its own.
 #ifndef COMMON_COLLECTIVE_BOOTSTRAP_STORE_H_
 #define COMMON_COLLECTIVE_BOOTSTRAP_STORE_H_
 

@@ -167,6 +167,7 @@ TEST(MemoryPlanTest, RanksSplitTheStagesWeightsAndKv) {
   EXPECT_EQ(first.name, "prefill 2.0");
   EXPECT_EQ(other.name, "prefill 2.3");
   EXPECT_GT(first.buffers, other.buffers) << "rank 0 draws";
+  EXPECT_GT(first.runtime, whole.runtime) << "what is under way to the other ranks";
   // 16 ranks hold two copies of each of 8 heads.
   EXPECT_EQ(8 * plan(16, OptionSpec::PREFILL).kv(), whole.kv);
 
@@ -282,6 +283,7 @@ TEST(MemoryPlanTest, RanksSplitADecodeServicesWeightsAndKv) {
   EXPECT_EQ(first.name, "decode.0");
   EXPECT_EQ(other.name, "decode.3");
   EXPECT_GT(first.buffers, other.buffers) << "rank 0 draws";
+  EXPECT_GT(first.runtime, whole.runtime) << "what is under way to the other ranks";
   const HostMemory up = plan(4, OptionSpec::UP);
   const ProcessMemory& followers = up.processes.back();
   EXPECT_EQ(followers.name, "decode.>0");

@@ -57,9 +57,9 @@ struct Sums {
   Tile tiles[4];
 };
 
-// Tiles are named by literals, since an instruction has their number in it.
 constexpr long kRowBytes = 64;  // In every tile.
 
+// Tiles are named by literals, since an instruction has their number in it.
 #define BATON_LOAD_SUMS(tile, sums, begun)                   \
   do {                                                       \
     if (begun) {                                             \

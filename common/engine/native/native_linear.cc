@@ -91,8 +91,7 @@ struct PairedPanels {
   auto Product(const Packed<E4m3>& /*w*/) const { return products.linear_e4m3; }
 
  private:
-  // A load of one of the rows of a tile takes two lines of the cache where it does not begin with
-  // one.
+  // What a tile's row is loaded from: it begins with a line of the cache, or each load takes two.
   struct alignas(64) Line {
     Bf16 numbers[kernels::kPairBlock];
   };
