@@ -63,7 +63,7 @@ void OnThreads(int threads, const std::function<void(int)>& work) {
 const InstructionPeak* FastestBf16Peak() {
   const kernels::Bf16Products* products = kernels::FastestBf16Products();
   if (products == nullptr) return nullptr;
-  return std::string_view(products->name) == "amx_bf16" ? &kAmxBf16Peak : &kAvx512Bf16Peak;
+  return std::string_view(products->name) == "amx" ? &kAmxBf16Peak : &kAvx512Bf16Peak;
 }
 
 // Operations a second, all threads together.

@@ -77,8 +77,9 @@ inline void Scores(const RowState* rows, const float* transposed, int dim, float
 // Turns a row's scores into weights relative to its running maximum, updates its state and rescales
 // its accumulator. Weights are powers of two of score * exponent_scale. Not inlined, so that one
 // compiled copy rounds every row alike.
-__attribute__((noinline)) void SoftmaxBlock(RowState& row, int block_begin, float exponent_scale,
-                                            int dim, float* scores, float* accumulator) {
+[[maybe_unused]] __attribute__((noinline)) void SoftmaxBlock(RowState& row, int block_begin,
+                                                             float exponent_scale, int dim,
+                                                             float* scores, float* accumulator) {
   constexpr float kInfinity = __builtin_inff();
   const int hidden = row.first - block_begin;
   const int visible = Min(row.positions - block_begin, kKeyBlock);

@@ -12,6 +12,7 @@
 #include "common/engine/kernels/bf16_products.h"
 #include "common/engine/kernels/vector-inl.h"
 #include "common/engine/kernels/attention-inl.h"
+#include "common/engine/kernels/pairs-inl.h"
 // clang-format on
 
 namespace baton::kernels {
@@ -24,11 +25,7 @@ namespace avx512_bf16 {
 namespace {
 
 static_assert(kKeyTile == kLanes);
-constexpr ptrdiff_t kPairedLanes = ptrdiff_t{2} * kLanes;  // bfloat16 numbers of a register.
 constexpr ptrdiff_t kWideLanes = ptrdiff_t{kWide} * kLanes;
-
-// What is in memory as 32-bit lanes: two neighbours in bfloat16, the first in the lower half.
-typedef uint32_t Pair;
 
 // As kQueryRows: all heads of DeepSeek's.
 constexpr int kPairedRows = 128;
@@ -40,25 +37,10 @@ struct PairedBlock {
   Pair values[kKeyBlock / 2 * kMaxHeadDim];
 };
 
-inline Vec LoadPairs(const Pair* p) {
-  Vec pairs;
-  __builtin_memcpy(&pairs, p, sizeof(pairs));
-  return pairs;
-}
-
 // sum + the products of `pair` and those of each lane.
 inline Vec AddPair(Vec sum, Pair pair, Vec pairs) {
   const __m512i all = _mm512_set1_epi32(static_cast<int>(pair));
   return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)all, (__m512bh)pairs);
-}
-
-// `count` floats, a multiple of kPairedLanes, rounded.
-inline void RoundToPairs(const float* from, ptrdiff_t count, Pair* to) {
-  for (ptrdiff_t i = 0; i < count; i += kPairedLanes) {
-    const auto rounded =
-        (__m512i)_mm512_cvtne2ps_pbh((__m512)Load(from + i + kLanes), (__m512)Load(from + i));
-    _mm512_storeu_si512(to + i / 2, rounded);
-  }
 }
 
 // As TransposeKeys.
@@ -182,16 +164,6 @@ inline void ForTiles(const RowState* rows, int count, int block_begin, Visit vis
     if (rows[r + tall - 1].positions <= block_begin) continue;
     if (rows[r].first >= block_begin + kKeyBlock) continue;
     visit(static_cast<ptrdiff_t>(r), tall);
-  }
-}
-
-// Starts reading rows [begin, end) of the block of keys at `tiles`: pairing them would wait for
-// memory, while a block's products leave it idle.
-inline void PrefetchRows(const Bf16* const* tiles, int begin, int end, ptrdiff_t dim) {
-  constexpr ptrdiff_t kLine = 64 / sizeof(Bf16);
-  for (int k = begin; k < end; ++k) {
-    const Bf16* const row = tiles[k / kKeyTile] + (k % kKeyTile) * dim;
-    for (ptrdiff_t d = 0; d < dim; d += kLine) _mm_prefetch(row + d, _MM_HINT_T1);
   }
 }
 

@@ -14,22 +14,9 @@ namespace baton::kernels {
 
 namespace {
 
-constexpr Bf16Products kAmx = {"amx_bf16", LinearAmx, nullptr, nullptr};
+constexpr Bf16Products kAmx = {"amx", LinearAmx, nullptr, AttentionAmx};
 constexpr Bf16Products kAvx512 = {"avx512_bf16", LinearAvx512Bf16, LinearE4m3Avx512Bf16,
                                   AttentionAvx512Bf16};
-
-// The kernel gives a process tiles only when it asks.
-bool RunsAmx() {
-  constexpr int kRequestPermission = 0x1023;
-  constexpr int kTileData = 18;
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  constexpr unsigned kTilesOfBf16 = (1U << 22) | (1U << 24);  // Leaf 7, EDX.
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTilesOfBf16) == kTilesOfBf16 &&
-         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
 
 bool RunsAvx512Bf16() {
   unsigned a = 0;
@@ -40,6 +27,21 @@ bool RunsAvx512Bf16() {
   // What widens FP8 looks up bytes.
   return __builtin_cpu_supports("avx512vbmi") && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 &&
          (a & kBf16) != 0;
+}
+
+// The kernel gives a process tiles only when it asks.
+bool RunsAmx() {
+  constexpr int kRequestPermission = 0x1023;
+  constexpr int kTileData = 18;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  constexpr unsigned kTilesOfBf16 = (1U << 22) | (1U << 24);  // Leaf 7, EDX.
+  // Attention rounds and arranges by AVX512_BF16, which every CPU with tiles has.
+  return RunsAvx512Bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
+         (d & kTilesOfBf16) == kTilesOfBf16 &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 }  // namespace

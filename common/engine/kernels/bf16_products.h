@@ -41,7 +41,7 @@ using PairedE4m3Matrix = Packed<E4m3>;
 inline constexpr int kPairPass = 32;
 
 struct Bf16Products {
-  const char* name;  // "amx_bf16", "avx512_bf16".
+  const char* name;  // "amx", "avx512_bf16".
   // y[r][0, outputs) = w x[r] for panels [panel_begin, panel_end) of w; x has all rows as
   // PackPairedInput puts them; y has y_stride floats a row. Threads take disjoint panels.
   void (*linear)(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
@@ -55,13 +55,14 @@ struct Bf16Products {
   void (*attention)(const AttentionArgs<Bf16>& args);
 };
 
-// Theirs: amx.cc, avx512_bf16.cc and avx512_bf16_attention.cc.
+// Theirs: amx.cc, amx_attention.cc, avx512_bf16.cc and avx512_bf16_attention.cc.
 void LinearAmx(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
                float* y, size_t y_stride);
 void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin,
                       int panel_end, float* y, size_t y_stride);
 void LinearE4m3Avx512Bf16(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel_begin,
                           int panel_end, float* y, size_t y_stride);
+void AttentionAmx(const AttentionArgs<Bf16>& args);
 void AttentionAvx512Bf16(const AttentionArgs<Bf16>& args);
 
 // Those that this CPU runs.

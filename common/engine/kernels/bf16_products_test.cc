@@ -275,6 +275,7 @@ struct AttentionShape {
   int value_dim;
   int window;
   float softcap = 0;
+  float sharpness = 3;  // With more, scores lie further apart.
 };
 
 // Attends from tokens [begin, end) of the sequence.
@@ -295,24 +296,28 @@ std::vector<float> Attend(void (*attention)(const AttentionArgs<Bf16>&), const S
   args.first_position = begin;
   args.window = shape.window;
   args.softcap = shape.softcap;
-  args.scale = 3.0F / std::sqrt(static_cast<float>(shape.dim));
+  args.scale = shape.sharpness / std::sqrt(static_cast<float>(shape.dim));
   args.kv = {sequence.keys.data(), sequence.values.data()};
   attention(args);
   return output;
 }
 
-constexpr AttentionShape kShapes[] = {{1, 32, 0, 0},       {4, 64, 0, 0},    {3, 96, 0, 70},
-                                      {7, 128, 0, 0},      {2, 576, 512, 0}, {2, 80, 0, 0},
-                                      {2, 64, 0, 70, 1.5F}};
+constexpr AttentionShape kShapes[] = {{1, 32, 0, 0},   {4, 64, 0, 0},        {3, 96, 0, 70},
+                                      {5, 64, 0, 300}, {7, 128, 0, 0},       {2, 576, 512, 0},
+                                      {2, 80, 0, 0},   {2, 64, 0, 70, 1.5F}, {3, 64, 0, 0, 0, 40}};
 
-// Within the rounding of queries and weights. What is behind the sequence is not read.
+// More than any kernel attends to at once.
+constexpr int kPositions = 605;
+
+// Within the rounding of weights; queries are rounded before. What is behind the sequence is not
+// read.
 TEST_F(Bf16ProductsTest, AttentionIsNearThatInFloat32) {
-  constexpr int kPositions = 205;
   for (const Bf16Products* products : AvailableBf16Products()) {
     if (products->attention == nullptr) continue;
     for (const AttentionShape& shape : kShapes) {
       const Sequence sequence(kPositions, shape.dim, 3);
-      const auto query = RandomFloats(At(kPositions * shape.heads, shape.dim, 0), 11);
+      const auto query =
+          Wide(Rounded(RandomFloats(At(kPositions * shape.heads, shape.dim, 0), 11)));
       const auto near = Attend(products->attention, sequence, shape, query, 0, kPositions);
       const auto exact =
           Attend(FindKernels("")->attention_bf16, sequence, shape, query, 0, kPositions);
@@ -324,7 +329,6 @@ TEST_F(Bf16ProductsTest, AttentionIsNearThatInFloat32) {
 }
 
 TEST_F(Bf16ProductsTest, AttentionDependsOnTheTokensAlone) {
-  constexpr int kPositions = 205;
   for (const Bf16Products* products : AvailableBf16Products()) {
     if (products->attention == nullptr) continue;
     for (const AttentionShape& shape : kShapes) {
@@ -332,7 +336,7 @@ TEST_F(Bf16ProductsTest, AttentionDependsOnTheTokensAlone) {
       const Sequence sequence(kPositions, shape.dim, 3);
       const auto expected = Attend(products->attention, sequence, shape, query, 0, kPositions);
       std::vector<float> cut;
-      for (int begin = 0, count = 1; begin < kPositions; begin += count, count = begin % 40 + 1) {
+      for (int begin = 0, count = 1; begin < kPositions; begin += count, count = begin % 140 + 1) {
         const int end = std::min(begin + count, kPositions);
         const auto some = Attend(products->attention, sequence, shape, query, begin, end);
         cut.insert(cut.end(), some.begin(), some.end());
