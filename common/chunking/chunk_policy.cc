@@ -119,9 +119,14 @@ class OptimalChunks final : public ChunkPolicy {
   // While chunk costs are unknown: as many for each stage as keep a chain's ends, in which
   // not every stage has a chunk, to a fifth of the time. As large as they may be would be the worst
   // choice for a long prompt, which can be as few chunks as there are stages. The first one is half
-  // as large, since chunks of one size teach nothing.
+  // as large, since chunks of one size teach nothing. One stage alone has whole plans, but that one
+  // while others wait: who waits for none would only wait longer.
   int TokensUnknowing(const ChunkPosition& position) const {
-    if (position.stages == 1) return options_.chunk_tokens;
+    if (position.stages == 1) {
+      const bool teaches = position.prefix_length == 0 && position.other_tokens > 0;
+      const int half = options_.chunk_tokens / 2 / options_.page_size * options_.page_size;
+      return teaches && half > 0 ? half : options_.chunk_tokens;
+    }
     const int64_t prompt = int64_t{position.prefix_length} + position.remaining_tokens;
     int64_t tokens = std::max<int64_t>(prompt / (kChunksAStage * position.stages), kLeastUnknowing);
     if (position.prefix_length == 0 && prompt > tokens) tokens /= 2;

@@ -49,7 +49,8 @@ enum class ChunkRule : uint8_t {
   // others wait that each further stage of the chain has an efficient chunk of them: then plans are
   // that, the smallest of which a seventh is overhead. While costs are not known: a prompt's
   // tokens by four chunks for each stage, in whole pages, of at least 512, and half of it at the
-  // prompt's begin; of one stage as many as may be.
+  // prompt's begin; of one stage as many as may be, and half of that at the begin while others
+  // wait.
   kOptimal,
 };
 

@@ -224,6 +224,15 @@ TEST(OptimalChunksTest, WhileOthersWaitOverheadIsASeventh) {
   EXPECT_LT(policy->PlanTokens({500'000, 8192, 1'000'000}), busy / 10);
 }
 
+TEST(OptimalChunksTest, AChainOfOneStageLearnsWhileOthersWait) {
+  const auto policy = MakeChunkPolicy(OptionsOf(ChunkRule::kOptimal, 2048));
+  EXPECT_EQ(policy->PlanTokens({0, 8192}), 2048);
+  EXPECT_EQ(policy->PlanTokens({0, 8192, 100}), 1024) << "plans of one size teach nothing";
+  EXPECT_EQ(policy->PlanTokens({1024, 7168, 100}), 2048);
+  policy->SetCosts({kCost});
+  EXPECT_GT(policy->PlanTokens({0, 8192, 100'000}), 1024) << "costs are known";
+}
+
 TEST(OptimalChunksTest, AFloorIsFilled) {
   StageCost floored = kCost;
   floored.overhead_us = 0;

@@ -121,7 +121,8 @@ bool RouterWitness::IsCapped(const InstanceRef& worker, int requests) const {
          requests >= cap->second.requests;
 }
 
-// A chain is given prompts until they fill its pages, a full decode service one request more.
+// A chain is given prompts until they fill its pages, a decode service requests up to its slots,
+// and one that its pages don't hold.
 bool RouterWitness::HasRoom(const Request& request, const router::Pair& pair, Room room) const {
   const Work decode = WorkOn(pair.decode);
   const Work chain = WorkOn(pair.chain.stage0);
@@ -130,6 +131,7 @@ bool RouterWitness::HasRoom(const Request& request, const router::Pair& pair, Ro
            chain.context_tokens <= pair.decode_capacity_tokens;
   }
   const bool certain = room == Room::kCertain;
+  if (decode.decode_requests >= pair.decode_slots) return false;
   const int ungranted = decode.ungranted + (certain ? decode.perhaps_ungranted : 0);
   if (ungranted > 0 && IsFull(request, pair)) return false;
   const int64_t granted = chain.granted_tokens + (certain ? chain.perhaps_granted_tokens : 0);

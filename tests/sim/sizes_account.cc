@@ -46,7 +46,11 @@ std::string SizesAccount::See(const ChunkPosition& position, const std::vector<S
 
 IntRange SizesAccount::Unknowing(const ChunkPosition& position) const {
   const int page = topology_.page_size;
-  if (position.stages == 1) return {most_tokens_, most_tokens_};
+  if (position.stages == 1) {
+    const int half = most_tokens_ / 2 / page * page;
+    const bool whole = position.prefix_length > 0 || position.other_tokens == 0 || half == 0;
+    return {whole ? most_tokens_ : half, whole ? most_tokens_ : half};
+  }
   const int prompt = position.prefix_length + position.remaining_tokens;
   int tokens = std::max(prompt / (kUnknownChunks * position.stages), kLeastUnknown);
   if (position.prefix_length == 0 && prompt > tokens) tokens /= 2;

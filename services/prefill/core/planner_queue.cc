@@ -22,9 +22,14 @@ constexpr uint64_t kRandomUs = 10'000'000;
 
 }  // namespace
 
-// By how much it goes before its arrival.
+// By how much it goes before its arrival, for its priority and its tenant's share.
+int64_t ChainPlanner::State::UserHeadStartUs(const Request& request) {
+  return request.priority * kPriorityStepUs + request.head_start_us;
+}
+
+// The same with what the policy gives.
 int64_t ChainPlanner::State::HeadStartUs(const Request& request) const {
-  int64_t start_us = request.priority * kPriorityStepUs + request.head_start_us;
+  int64_t start_us = UserHeadStartUs(request);
   switch (limits.queue_order) {
     case QueueOrder::kArrival:
       break;

@@ -160,12 +160,20 @@ void ChainPlanner::State::FillInOrder(uint64_t leader, double budget, Plan& plan
   }
 }
 
+// Whether it was put before others, and ends in this plan unless they share it: then they don't, or
+// it would wait for the next plan. The plans of a longer one are shared, or they would wait for all
+// of it.
+bool ChainPlanner::State::EndsBeforeOthers(uint64_t leader, double budget) const {
+  return UserHeadStartUs(requests.at(leader)) > 0 && InPages(PriceLeft(leader)) <= InPages(budget);
+}
+
 void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
   const uint64_t* first = NextLeader();
   if (first == nullptr) return;
   if (!requests.at(*first).open) TakeMatch(*first);
   double budget = SetBudget(*first);
   if (budget == 0) return;
+  const bool ends = EndsBeforeOthers(*first, budget);
   const double credit = budget / kShorterShare;
   if (OldestBegins()) {
     const uint64_t oldest = queue.front();
@@ -177,7 +185,7 @@ void ChainPlanner::State::ShareOut(Plan& plan, int64_t now_us) {
   const uint64_t* leads = Leader();
   const uint64_t leader = leads == nullptr ? 0 : *leads;
   const bool shares = limits.shares_plans && !PlansHoldWholePrompts();
-  if (leads != nullptr && shares) {
+  if (leads != nullptr && shares && !ends) {
     budget -= ShareWithShorter(leader, credit, budget, plan, now_us);
   }
   FillInOrder(leader, budget, plan, now_us);

@@ -100,6 +100,28 @@ TEST_F(PlannerSharesTest, PlansOfOnePageAreSharedInTurn) {
   EXPECT_EQ(of_short, 2);
 }
 
+// It would wait for one more plan. A longer one's plans are shared, or others would wait for it
+// all.
+TEST_F(PlannerSharesTest, AnUrgentPromptsLastPlanIsNotShared) {
+  for (const bool tenant : {false, true}) {
+    SCOPED_TRACE(tenant ? "head start" : "priority");
+    Make(Limits());
+    Start(1, 80);
+    Start(2, 80);
+    Start(3, 40);
+    const auto urgent = [&](uint64_t attempt_id, int tokens) {
+      StartRequested event{attempt_id, tokens, TicketFor(tokens)};
+      event.priority = tenant ? 0 : 1;
+      event.head_start_us = tenant ? 1000 : 0;
+      Send(event);
+    };
+    urgent(4, 60);
+    EXPECT_EQ(Next(), (Tokens{{4, 60}}));
+    urgent(5, 128);
+    EXPECT_EQ(Next(), (Tokens{{1, 16}, {3, 16}, {5, 32}}));
+  }
+}
+
 TEST_F(PlannerSharesTest, WholePromptsAreNotCut) {
   PlannerLimits limits = Limits();
   limits.chunk_tokens = INT_MAX;

@@ -226,6 +226,7 @@ struct ChainPlanner::State {
   void IssuePlans(int64_t now_us);
 
   // planner_queue.cc
+  static int64_t UserHeadStartUs(const Request& request);
   int64_t HeadStartUs(const Request& request) const;
   void Enqueue(uint64_t attempt_id);
   void Dequeue(uint64_t attempt_id);
@@ -313,6 +314,7 @@ struct ChainPlanner::State {
   void ShareOut(Plan& plan, int64_t now_us);
   double ShareWithShorter(uint64_t leader, double credit, double budget, Plan& plan,
                           int64_t now_us);
+  bool EndsBeforeOthers(uint64_t leader, double budget) const;
   std::vector<uint64_t> OpenAndShorter(double price) const;
   std::optional<uint64_t> NextToBegin(double shorter_than) const;
   void FillInOrder(uint64_t leader, double budget, Plan& plan, int64_t now_us);

@@ -294,13 +294,15 @@ TEST_F(AttemptsTest, AFirstTokenProvesThatEachStageServes) {
 
 // A full decode is given one more, which waits for pages; when it is gone, it is another's turn.
 TEST_F(AttemptsTest, WhoLeavesBeforeItHasItsPagesWaitsForThemNoMore) {
-  JoinOnePair();
-  for (uint64_t call_id = 1; call_id <= 8; ++call_id) Prefilling(call_id);
-  Reserving(9);
-  Request(10);
+  WorkerInfo decode = TestDecode("d0");
+  decode.max_running_requests = 64;
+  Join({TestStage("c0", 0, 2), TestStage("c0", 1, 2), decode});
+  for (uint64_t call_id = 1; call_id <= 9; ++call_id) Prefilling(call_id);  // All of its pages.
+  Reserving(10);
+  Request(11);
   EXPECT_TRUE(IsOverloaded(Only<FinishCall>().outcome.status()));
-  Handle(ClientGone{9});
-  Reserving(11);
+  Handle(ClientGone{10});
+  Reserving(12);
 }
 
 TEST_F(AttemptsTest, APromptThatIsThroughWeighsOnItsChainNoMore) {

@@ -32,7 +32,7 @@ void FairQueue::ForgetAbsent() {
 void FairQueue::Add(const std::string& tenant, Turn turn, uint64_t call_id) {
   Share& share = shares_.at(tenant);
   if (share.waiting.empty()) {
-    share.served = std::max(share.served, through_);
+    share.served = std::max(share.served, through_ - kMostSaved);
     order_.insert(PlaceOf(share));
   }
   const bool added = share.waiting.emplace(turn, call_id).second;
@@ -57,7 +57,7 @@ void FairQueue::Set(Share& share, double served) {
 
 double FairQueue::Begin(const std::string& tenant, int64_t work) {
   Share& share = shares_.at(tenant);
-  const double tag = std::max(share.served, through_);
+  const double tag = std::max(share.served, through_ - kMostSaved);
   Set(share, tag + static_cast<double>(work));
   return tag;
 }
@@ -117,7 +117,8 @@ int64_t FairTurns::Give(const InstanceRef& chain, uint64_t attempt_id, const std
   std::vector<Given>& given = given_[chain];
   int64_t from_us = now_us;
   for (const Given& other : given) {
-    if (other.tag > tag && other.tenant != tenant) from_us = std::min(from_us, other.from_us - 1);
+    if (other.tag <= tag || other.tenant == tenant) continue;
+    from_us = std::min(from_us, other.from_us - kUncertainUs);
   }
   given.push_back({attempt_id, tenant, tag, from_us});
   return now_us - from_us;

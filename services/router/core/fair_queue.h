@@ -3,8 +3,10 @@
 //
 // Each tenant has a count of the work that it was given, in tokens (kDrawnTokenWork). A request's
 // tag is the count before it. One that comes after a silence is lifted to the tag of what was
-// computed last: silence saves nothing up. One that is not known begins at the average, which grows
-// with all work, so that tenants are not overtaken by new ones for ever.
+// computed last, less what a silence may save up: a tenant that asks for less than its share, but
+// for several requests at once, doesn't wait for others between them. One that is not known begins
+// at the average, which grows with all work, so that tenants are not overtaken by new ones for
+// ever.
 //
 // Sources: start-time fair queueing (Goyal, Vin, Cheng 1996); the virtual token counter of
 // "Fairness in Serving Large Language Models" (Sheng et al. 2024). Rejected: deficit round robin,
@@ -36,6 +38,8 @@ class FairQueue {
 
   // A token of an answer, in tokens of a prompt.
   static constexpr int64_t kDrawnTokenWork = 2;
+  // What a silence saves up, at most.
+  static constexpr double kMostSaved = 32'768;
   // So many tenants that have no request here are remembered.
   static constexpr size_t kMostTenants = 65'536;
 
@@ -99,6 +103,10 @@ class FairQueue {
 // and the fair order puts another one among them.
 class FairTurns {
  public:
+  // A chain counts from when a prompt reaches it, and prompts are on their way for different times:
+  // one goes before another by so much, or chance would decide.
+  static constexpr int64_t kUncertainUs = 10'000;
+
   // The chain is given a prompt now. By how much earlier it is to count as having come: before the
   // first of other tenants' whose tag is larger.
   int64_t Give(const InstanceRef& chain, uint64_t attempt_id, const std::string& tenant, double tag,

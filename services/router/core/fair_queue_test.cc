@@ -85,7 +85,7 @@ TEST_F(FairQueueTest, WorkThatWasNotServedIsGivenBack) {
   EXPECT_EQ(Serve(100), 3u);
 }
 
-TEST_F(FairQueueTest, SilenceSavesNothingUp) {
+TEST_F(FairQueueTest, ANewTenantHasSavedNothingUp) {
   for (int i = 0; i < 100; ++i) {
     Add("busy");
     End(Serve(1'000));
@@ -95,6 +95,28 @@ TEST_F(FairQueueTest, SilenceSavesNothingUp) {
   std::string order;
   while (!queue_.empty()) order += TenantOf(Serve(1'000))[0];
   EXPECT_EQ(order, "nbnbnbnb");
+}
+
+TEST_F(FairQueueTest, WhoAskedForLessThanItsShareIsServedAtOnce) {
+  constexpr int64_t kWork = 1'024;
+  const auto order_after = [this](int served_before) {
+    queue_ = FairQueue();
+    Add("quiet");
+    End(Serve(kWork));
+    for (int i = 0; i < served_before; ++i) {
+      Add("busy");
+      End(Serve(kWork));
+    }
+    for (int i = 0; i < 4; ++i) Add("busy");
+    for (int i = 0; i < 40; ++i) Add("quiet");
+    std::string order;
+    while (!queue_.empty()) order += TenantOf(Serve(kWork))[0];
+    return order.substr(0, order.find('b'));
+  };
+  EXPECT_EQ(order_after(4), "qqqq");
+  const size_t most = order_after(1'000).size();
+  EXPECT_GE(most * kWork, FairQueue::kMostSaved);
+  EXPECT_LE(most * kWork, FairQueue::kMostSaved + 2 * kWork) << "what is saved up is bounded";
 }
 
 // Each new tenant begins at the average, which grows with what they are served.
@@ -172,14 +194,17 @@ TEST_F(FairQueueTest, BusyTenantsAreServedAlike) {
 const InstanceRef kChain = {"c0-0", 1};
 const InstanceRef kOther = {"c1-0", 1};
 
+// Of a prompt that comes at 9,000 us, and goes before one that came at `from_us`.
+int64_t Before(int64_t from_us) { return 9'000 - from_us + FairTurns::kUncertainUs; }
+
 TEST(FairTurnsTest, APromptGoesBeforeThoseOfOthersWhoseTagsAreLarger) {
   FairTurns turns;
   EXPECT_EQ(turns.Give(kChain, 1, "flood", 0, 1'000), 0);
   EXPECT_EQ(turns.Give(kChain, 2, "flood", 100, 2'000), 0);
   EXPECT_EQ(turns.Give(kChain, 3, "flood", 200, 3'000), 0);
   EXPECT_EQ(turns.Give(kOther, 4, "flood", 300, 3'000), 0);
-  EXPECT_EQ(turns.Give(kChain, 5, "quiet", 50, 9'000), 9'000 - 1'999);
-  EXPECT_EQ(turns.Give(kChain, 6, "quiet", 150, 9'000), 9'000 - 2'999);
+  EXPECT_EQ(turns.Give(kChain, 5, "quiet", 50, 9'000), Before(2'000));
+  EXPECT_EQ(turns.Give(kChain, 6, "quiet", 150, 9'000), Before(3'000));
   EXPECT_EQ(turns.Give(kChain, 7, "quiet", 250, 9'000), 0);
 }
 
@@ -196,7 +221,7 @@ TEST(FairTurnsTest, WhatIsComputedHasNoPlaceAnyMore) {
   turns.Through(kChain, 1);
   turns.Through(kChain, 1);
   turns.Through(kOther, 2);
-  EXPECT_EQ(turns.Give(kChain, 3, "quiet", 50, 9'000), 9'000 - 1'999);
+  EXPECT_EQ(turns.Give(kChain, 3, "quiet", 50, 9'000), Before(2'000));
   turns.Through(kChain, 2);
   turns.Through(kChain, 3);
   EXPECT_TRUE(turns.empty());

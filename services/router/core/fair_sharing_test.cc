@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "services/router/core/fair_queue.h"
 #include "services/router/core/router_core_fixture.h"
 
 namespace baton::router {
@@ -144,9 +145,11 @@ TEST_F(FairSharingTest, APromptGoesBeforeAFloodsThatTheChainHas) {
   }
   now_us_ = 10'000;
   Ask(100, "quiet");
-  EXPECT_EQ(Start(100).head_start_us, 10'000 - 999) << "the first of the flood is computed";
+  EXPECT_EQ(Start(100).head_start_us, 10'000 - 1'000 + FairTurns::kUncertainUs)
+      << "the first of the flood is computed";
   Ask(101, "quiet");
-  EXPECT_EQ(Start(101).head_start_us, 10'000 - 1'999) << "it comes behind the second";
+  EXPECT_EQ(Start(101).head_start_us, 10'000 - 2'000 + FairTurns::kUncertainUs)
+      << "it comes behind the second";
   End(100);
   End(101);
   for (uint64_t call_id = 1; call_id <= 5; ++call_id) End(call_id);

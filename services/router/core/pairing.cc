@@ -36,6 +36,7 @@ bool Pairing::HasRoom(const Assigned& chain, const PairLimits& limits) {
 }
 
 bool Pairing::HasRoom(const Assigned& decode, const PairLimits& limits, int64_t context_tokens) {
+  if (decode.requests >= limits.decode_slots) return false;
   if (decode.ungranted > 0 && IsFull(decode, limits, context_tokens)) return false;
   return decode.limit.HasRoom(decode.requests);
 }

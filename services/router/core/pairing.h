@@ -269,8 +269,9 @@ class Pairing {
   // (LearnedLimit), and
   // - a chain is given prompts until they fill its pages: one prompt at most waits for those, and
   //   for as long as it does, pages of decode wait with it;
-  // - a decode service that is full is given one attempt, which has its pages as soon as there are
-  //   some;
+  // - a decode service is given attempts up to its slots, and one that its pages seem not to hold:
+  //   it has more where requests share a prefix. Rejected: one beyond the slots, too. It would wait
+  //   there, before what is then next here;
   // - a colocated chain is given requests until one of them waits for its pages or for a place.
   // Each router counts what it has given itself: the reported load is older than that.
   static bool HasRoom(const Assigned& chain, const PairLimits& limits);

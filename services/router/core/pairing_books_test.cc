@@ -125,13 +125,16 @@ TEST_F(PairingBooksTest, APairThatIsTooSmallKeepsNobodyFromTheNext) {
 }
 
 TEST_F(PairingBooksTest, AGrantMayMakeRoom) {
-  books_.Begin(pair_, 5, 6);
-  books_.Begin(pair_, 5, 6);
-  EXPECT_FALSE(HasRoom()) << "one waits already";
+  Pair pair = pair_;
+  pair.decode_slots = 10;
+  const auto has_room = [&] { return books_.Choose({pair}, 10, 10, nullptr).ok(); };
+  books_.Begin(pair, 5, 1'990);
+  books_.Begin(pair, 5, 6);
+  EXPECT_FALSE(has_room()) << "one waits already";
   const uint64_t changes = books_.changes();
-  books_.Granted(pair_, 5);
+  books_.Granted(pair, 5);
   EXPECT_GT(books_.changes(), changes);
-  EXPECT_TRUE(HasRoom());
+  EXPECT_TRUE(has_room());
 }
 
 // ---- What is reported ----

@@ -209,10 +209,26 @@ TEST(PairingTest, PromptsAreCountedInWholePages) {
   EXPECT_EQ(pairing.mended_total(), 0);
 }
 
-TEST(PairingTest, AFullDecodeIsGivenOneMore) {
+TEST(PairingTest, ADecodeIsGivenNoMoreThanItsSlots) {
   TestPairing pairing(Policy::kLeastLoad);
   const std::vector<Pair> one = {TestPair("c0", "d0")};
-  for (int i = 0; i < 4; ++i) EXPECT_FALSE(pairing.Begin(one[0], 10, 10)) << "a slot is free";
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(pairing.Choose(one, 10, 10, nullptr).ok());
+    EXPECT_FALSE(pairing.Begin(one[0], 10, 10)) << "a slot is free";
+  }
+  EXPECT_TRUE(IsOverloaded(pairing.Choose(one, 10, 10, nullptr).status()));
+  pairing.EndPrefill(one[0], 10);
+  EXPECT_TRUE(IsOverloaded(pairing.Choose(one, 10, 10, nullptr).status()));
+  pairing.EndDecode(one[0], 10, 10);
+  EXPECT_TRUE(pairing.Choose(one, 10, 10, nullptr).ok());
+}
+
+// It may have more pages than the router knows: requests share those of a prefix.
+TEST(PairingTest, ADecodeWithoutPagesIsGivenOneMore) {
+  TestPairing pairing(Policy::kLeastLoad);
+  std::vector<Pair> one = {TestPair("c0", "d0")};
+  one[0].decode_slots = 10;
+  for (int i = 0; i < 4; ++i) EXPECT_FALSE(pairing.Begin(one[0], 10, 490)) << "pages are free";
   EXPECT_TRUE(pairing.Choose(one, 900, 10, nullptr).ok());
   EXPECT_TRUE(pairing.Begin(one[0], 900, 10));
   EXPECT_TRUE(IsOverloaded(pairing.Choose(one, 10, 10, nullptr).status()));
@@ -224,7 +240,7 @@ TEST(PairingTest, AFullDecodeIsGivenOneMore) {
   // Two leave, and the one that waits has its pages: now it is the chain's.
   for (int i = 0; i < 2; ++i) {
     pairing.EndPrefill(one[0], 10);
-    pairing.EndDecode(one[0], 10, 10);
+    pairing.EndDecode(one[0], 10, 490);
   }
   pairing.Granted(one[0], 900);
   EXPECT_FALSE(pairing.Choose(other, 10, 10, nullptr).ok()) << "1840 of 1000 tokens";
