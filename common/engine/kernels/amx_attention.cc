@@ -113,6 +113,9 @@ struct Keys {
   int end;
 };
 
+// Those of a tile.
+inline const RowState* RowsOf(const RowState* rows, ptrdiff_t tile) { return rows + tile * kTile; }
+
 // What `count` rows have in common at a span of keys from `first_key` on.
 struct Span {
   const AttentionArgs<Bf16>& args;
@@ -125,7 +128,7 @@ struct Span {
   Keys Seen(int tile, int tiles) const {
     const RowState& last = rows[Min((tile + tiles) * kTile, count) - 1];
     // Both ends of what rows see increase with the row.
-    const int hidden = rows[tile * kTile].first - first_key;
+    const int hidden = RowsOf(rows, tile)->first - first_key;
     const int visible = Min(last.positions - first_key, kSpan);
     return {hidden > 0 ? hidden / kGroup * kGroup : 0, (visible + kGroup - 1) / kGroup * kGroup};
   }
@@ -219,7 +222,7 @@ void Scores(Workspace& work, int head_dim, int tile, int key, Ahead& ahead, Vec 
 
 // Hides from a tile's queries what they do not see of the group at `key`.
 void Mask(const Span& span, int tile, int key, Vec* scores) {
-  const RowState* const rows = span.rows + tile * kTile;
+  const RowState* const rows = RowsOf(span.rows, tile);
   const int count = Min(span.count - tile * kTile, kTile);
   const int from = span.first_key + key;
   if (rows[0].positions >= from + kGroup && rows[count - 1].first <= from) return;
@@ -303,7 +306,8 @@ template <bool kTwo>
 void Weigh(Workspace& work, int tile, Keys keys, int dim, Ahead& ahead) {
   if (keys.begin >= keys.end) return;
   for (int d = 0; d < dim; d += 2 * kTile) {
-    const GroupTiles* const values = work.values + d / kGroup * (kSpan / kGroup);
+    const GroupTiles* const values =
+        work.values + static_cast<ptrdiff_t>(d / kGroup) * (kSpan / kGroup);
     Vec* const left = work.sums[tile] + d;
     Vec* const right = kTwo ? work.sums[tile + 1] + d : left;
     _tile_loadd(0, left, kTileStride);
@@ -390,7 +394,7 @@ void AttendSharingRows(RowState* rows, int count, const AttentionArgs<Bf16>& arg
   const int dim = ValueDim(args);
   const int tiles = (count + kTile - 1) / kTile;
   for (int tile = 0; tile < tiles; ++tile) {
-    PutQueries(rows + tile * kTile, Min(count - tile * kTile, kTile), args.head_dim,
+    PutQueries(RowsOf(rows, tile), Min(count - tile * kTile, kTile), args.head_dim,
                work.queries[tile]);
     // Values are turned kGroup dimensions at a time.
     for (int d = 0; d < dim + kTile && d < kMaxHeadDim; ++d) work.sums[tile][d] = Vec{};
@@ -410,7 +414,7 @@ void AttendSharingRows(RowState* rows, int count, const AttentionArgs<Bf16>& arg
     }
   }
   for (int tile = 0; tile < tiles; ++tile) {
-    Finish(rows + tile * kTile, Min(count - tile * kTile, kTile), dim, work.total[tile],
+    Finish(RowsOf(rows, tile), Min(count - tile * kTile, kTile), dim, work.total[tile],
            work.sums[tile]);
   }
 }
