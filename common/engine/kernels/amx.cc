@@ -6,15 +6,15 @@
 #include <cstring>
 #include <vector>
 
+// The order matters.
+// clang-format off
 #include "common/engine/kernels/bf16_products.h"
+#include "common/engine/kernels/amx-inl.h"
+// clang-format on
 
 namespace baton::kernels {
 
 namespace {
-
-constexpr int kTileRows = 16;
-constexpr int kTileOutputs = 16;
-static_assert(kPairPass == 2 * kTileRows);
 
 // Weights come from memory once for each kRowBlock rows, or memory would be slower than the tiles.
 // These rows meet kPanelGroup panels in the second-level cache, kInputBlock inputs at a time, of
@@ -23,41 +23,6 @@ constexpr int kRowBlock = 512;
 constexpr int kInputBlock = 512;
 constexpr int kPanelGroup = 8;
 constexpr size_t kPairBytes = size_t{2} * kPairPanel * sizeof(Bf16);
-
-// Tiles 0 to 3 are sums of two rows of tiles by two columns; 4 and 5 rows of x; 6 and 7 weights.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t column_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// The first tile of a pass has `upper` rows, the second `lower`; 0: there is no second.
-void Configure(int upper, int lower) {
-  TileConfig config;
-  const auto set = [&config](int tile, int rows) {
-    config.rows[tile] = static_cast<uint8_t>(rows);
-    config.column_bytes[tile] = 64;
-  };
-  for (const int tile : {0, 1, 4}) set(tile, upper);
-  for (const int tile : {2, 3, 5}) set(tile, std::max(1, lower));
-  for (const int tile : {6, 7}) set(tile, kTileRows);
-  _tile_loadconfig(&config);
-}
-
-struct alignas(64) Tile {
-  float rows[kTileRows][kTileOutputs];
-};
-
-// The sums of a pass of rows by a panel: the upper rows left and right, then the lower ones. They
-// are side by side until all inputs are added up. Rejected: to keep them in y, whose rows are often
-// a power of two apart, and so in the same sets of the caches.
-struct Sums {
-  Tile tiles[4];
-};
-
-constexpr long kRowBytes = 64;  // In every tile.
 
 // Tiles are named by literals, since an instruction has their number in it.
 #define BATON_LOAD_SUMS(tile, sums, begun)                   \
@@ -120,22 +85,6 @@ void Pass(const PairedMatrix& w, const Bf16* x, int upper, int lower, int panel,
   if constexpr (kLower) {
     _tile_stored(2, sums.tiles[2].rows, kRowBytes);
     _tile_stored(3, sums.tiles[3].rows, kRowBytes);
-  }
-}
-
-// A pass's `rows` sums to their place in y, which may lack columns.
-void Store(const Sums& sums, int rows, int columns, float* y, size_t y_stride) {
-  const int left = std::min(columns, kTileOutputs);
-  const int right = std::clamp(columns - kTileOutputs, 0, kTileOutputs);
-  for (int row = 0; row < rows; ++row, y += y_stride) {
-    const Tile* const tiles = &sums.tiles[row < kTileRows ? 0 : 2];
-    if (right == kTileOutputs) {  // Sizes that the compiler knows.
-      std::memcpy(y, tiles[0].rows[row % kTileRows], sizeof(tiles[0].rows[0]));
-      std::memcpy(y + kTileOutputs, tiles[1].rows[row % kTileRows], sizeof(tiles[1].rows[0]));
-      continue;
-    }
-    std::copy_n(tiles[0].rows[row % kTileRows], left, y);
-    std::copy_n(tiles[1].rows[row % kTileRows], right, y + kTileOutputs);
   }
 }
 

@@ -14,7 +14,7 @@ namespace baton::kernels {
 
 namespace {
 
-constexpr Bf16Products kAmx = {"amx", LinearAmx, nullptr, AttentionAmx};
+constexpr Bf16Products kAmx = {"amx", LinearAmx, LinearE4m3Amx, AttentionAmx};
 constexpr Bf16Products kAvx512 = {"avx512_bf16", LinearAvx512Bf16, LinearE4m3Avx512Bf16,
                                   AttentionAvx512Bf16};
 

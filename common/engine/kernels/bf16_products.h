@@ -47,17 +47,18 @@ struct Bf16Products {
   void (*linear)(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
                  float* y, size_t y_stride);
   // The same of FP8 weights, which bfloat16 holds exactly. The inputs that share scales are added
-  // up before they are scaled. nullptr: there is none.
+  // up before they are scaled.
   void (*linear_e4m3)(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel_begin,
                       int panel_end, float* y, size_t y_stride);
-  // kernels.h's attention with such products: queries and weights are rounded to bfloat16. nullptr:
-  // there is none.
+  // kernels.h's attention with such products: queries and weights are rounded to bfloat16.
   void (*attention)(const AttentionArgs<Bf16>& args);
 };
 
-// Theirs: amx.cc, amx_attention.cc, avx512_bf16.cc and avx512_bf16_attention.cc.
+// Theirs: amx*.cc and avx512_bf16*.cc.
 void LinearAmx(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin, int panel_end,
                float* y, size_t y_stride);
+void LinearE4m3Amx(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel_begin,
+                   int panel_end, float* y, size_t y_stride);
 void LinearAvx512Bf16(const PairedMatrix& w, const Bf16* x, int rows, int panel_begin,
                       int panel_end, float* y, size_t y_stride);
 void LinearE4m3Avx512Bf16(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel_begin,

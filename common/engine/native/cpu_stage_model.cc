@@ -86,9 +86,7 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
   }
   const kernels::Bf16Products* const products = ProductsOf(options, setup.dtype);
   kernels::KernelTable table = *found;
-  if (products != nullptr && products->attention != nullptr) {
-    table.attention_bf16 = products->attention;
-  }
+  if (products != nullptr) table.attention_bf16 = products->attention;
   std::unique_ptr<CpuStageModel> model(new CpuStageModel(setup, table, options));
   const kernels::KernelTable* const kernels = &model->kernels_;
   BATON_ASSIGN_OR_RETURN(const LinearFactory make_linear,
@@ -98,7 +96,7 @@ absl::StatusOr<std::unique_ptr<StageModel>> CpuStageModel::Create(const Executor
     make_scaled = [kernels, products, &threads = model->threads_](int outputs, int inputs,
                                                                   int offset) {
       // Ranks may cut a block of scales anywhere, and products are of pairs.
-      if (products != nullptr && products->linear_e4m3 != nullptr && offset % 2 == 0) {
+      if (products != nullptr && offset % 2 == 0) {
         return MakePairedScaledLinear(outputs, inputs, offset, *products, *kernels, threads);
       }
       return MakeNativeScaledLinear(outputs, inputs, offset, *kernels, threads);
