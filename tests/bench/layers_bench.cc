@@ -317,6 +317,12 @@ class Bench {
     Put("fp8_decode_bw", narrow.file_bytes() / (Quantile(narrow_ms, 0.5) / 1e3) / read_bytes_);
     Put("fp8_decode_gain", Quantile(gains, 0.5));
     Put("fp8_decode_gain_p25", Quantile(gains, 0.25));
+    std::vector<double> prefill_gains;
+    for (int round = 0; round < 7; ++round) {
+      const double wide_s = wide.StepSeconds(1, 1, 256, 0);
+      prefill_gains.push_back(wide_s / narrow.StepSeconds(1, 1, 256, 0));
+    }
+    Put("fp8_prefill_gain", Quantile(prefill_gains, 0.5));
     Put("fp8_memory", narrow.resident_bytes() / narrow.file_bytes());
   }
 
