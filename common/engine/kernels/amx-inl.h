@@ -1,5 +1,9 @@
-// Intel's tiles, as products use them: a pass of rows by a panel of outputs.
-// Part of amx.cc and amx_fp8.cc.
+// Intel's tiles: their configuration, and the sums of a pass of rows by a panel of outputs.
+// Part of amx.cc, amx_fp8.cc and amx_attention.cc.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
 
 namespace baton::kernels {
 namespace {
@@ -20,14 +24,14 @@ struct alignas(64) TileConfig {
 };
 
 // The first tile of a pass has `upper` rows, the second `lower`; 0: there is no second.
-void Configure(int upper, int lower) {
+inline void Configure(int upper, int lower) {
   TileConfig config;
   const auto set = [&config](int tile, int rows) {
     config.rows[tile] = static_cast<uint8_t>(rows);
     config.column_bytes[tile] = 64;
   };
   for (const int tile : {0, 1, 4}) set(tile, upper);
-  for (const int tile : {2, 3, 5}) set(tile, std::max(1, lower));
+  for (const int tile : {2, 3, 5}) set(tile, lower > 0 ? lower : 1);
   for (const int tile : {6, 7}) set(tile, kTileRows);
   _tile_loadconfig(&config);
 }
@@ -44,7 +48,7 @@ struct Sums {
 };
 
 // A pass's `rows` sums to their place in y, which may lack columns.
-void Store(const Sums& sums, int rows, int columns, float* y, size_t y_stride) {
+inline void Store(const Sums& sums, int rows, int columns, float* y, size_t y_stride) {
   const int left = std::min(columns, kTileOutputs);
   const int right = std::clamp(columns - kTileOutputs, 0, kTileOutputs);
   for (int row = 0; row < rows; ++row, y += y_stride) {

@@ -12,6 +12,7 @@
 // The order matters.
 // clang-format off
 #include "common/engine/kernels/bf16_products.h"
+#include "common/engine/kernels/amx-inl.h"
 #include "common/engine/kernels/vector-inl.h"
 #include "common/engine/kernels/attention-inl.h"
 #include "common/engine/kernels/pairs-inl.h"
@@ -43,14 +44,6 @@ typedef Pair PairTile[kTile][kTile];
 // The tiles of kGroup rows.
 typedef PairTile GroupTiles[kGroup / kTile];
 typedef short HalfLanes __attribute__((vector_size(sizeof(Vec))));
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {kTile, kTile, kTile, kTile, kTile, kTile, kTile, kTile};
-};
 
 // Asks the second-level cache for the next span while tiles are multiplied: what puts it into tiles
 // would wait for memory, which is idle until then. A few lines at a time: more would keep the tiles
@@ -424,8 +417,7 @@ void AttendSharingRows(RowState* rows, int count, const AttentionArgs<Bf16>& arg
 
 void AttentionAmx(const AttentionArgs<Bf16>& args) {
   if (args.head_dim % amx::kGroup != 0) return avx512::kTable.attention_bf16(args);
-  const amx::TileConfig config;
-  _tile_loadconfig(&config);
+  Configure(amx::kTile, amx::kTile);
   amx::ForQueryRows<amx::kSharingRows>(args, amx::AttendSharingRows);
   _tile_release();
 }

@@ -37,6 +37,12 @@ struct PairedBlock {
   Pair values[kKeyBlock / 2 * kMaxHeadDim];
 };
 
+inline Vec LoadPairs(const Pair* p) {
+  Vec pairs;
+  __builtin_memcpy(&pairs, p, sizeof(pairs));
+  return pairs;
+}
+
 // sum + the products of `pair` and those of each lane.
 inline Vec AddPair(Vec sum, Pair pair, Vec pairs) {
   const __m512i all = _mm512_set1_epi32(static_cast<int>(pair));
@@ -164,6 +170,16 @@ inline void ForTiles(const RowState* rows, int count, int block_begin, Visit vis
     if (rows[r + tall - 1].positions <= block_begin) continue;
     if (rows[r].first >= block_begin + kKeyBlock) continue;
     visit(static_cast<ptrdiff_t>(r), tall);
+  }
+}
+
+// Starts reading rows [begin, end) of the keys at `tiles`: pairing them would wait for memory,
+// while a block's products leave it idle.
+inline void PrefetchRows(const Bf16* const* tiles, int begin, int end, ptrdiff_t dim) {
+  constexpr ptrdiff_t kLine = 64 / sizeof(Bf16);
+  for (int k = begin; k < end; ++k) {
+    const Bf16* const row = tiles[k / kKeyTile] + (k % kKeyTile) * dim;
+    for (ptrdiff_t d = 0; d < dim; d += kLine) _mm_prefetch(row + d, _MM_HINT_T1);
   }
 }
 

@@ -29,10 +29,14 @@ void FairQueue::ForgetAbsent() {
   std::erase_if(shares_, [](const auto& entry) { return entry.second.present == 0; });
 }
 
+double FairQueue::Lifted(const Share& share) const {
+  return std::max(share.served, through_ - kMostSaved);
+}
+
 void FairQueue::Add(const std::string& tenant, Turn turn, uint64_t call_id) {
   Share& share = shares_.at(tenant);
   if (share.waiting.empty()) {
-    share.served = std::max(share.served, through_ - kMostSaved);
+    share.served = Lifted(share);
     order_.insert(PlaceOf(share));
   }
   const bool added = share.waiting.emplace(turn, call_id).second;
@@ -57,7 +61,7 @@ void FairQueue::Set(Share& share, double served) {
 
 double FairQueue::Begin(const std::string& tenant, int64_t work) {
   Share& share = shares_.at(tenant);
-  const double tag = std::max(share.served, through_ - kMostSaved);
+  const double tag = Lifted(share);
   Set(share, tag + static_cast<double>(work));
   return tag;
 }

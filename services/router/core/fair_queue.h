@@ -88,6 +88,8 @@ class FairQueue {
     return {share.served, share.last, share.tenant, &share};
   }
   void ForgetAbsent();
+  // Its count, without what it has saved up beyond kMostSaved.
+  double Lifted(const Share& share) const;
   void Set(Share& share, double served);
 
   std::unordered_map<std::string, Share> shares_;

@@ -194,7 +194,7 @@ TEST_F(FairQueueTest, BusyTenantsAreServedAlike) {
 const InstanceRef kChain = {"c0-0", 1};
 const InstanceRef kOther = {"c1-0", 1};
 
-// Of a prompt that comes at 9,000 us, and goes before one that came at `from_us`.
+// The head start at 9,000 us of a prompt that goes before one of `from_us`.
 int64_t Before(int64_t from_us) { return 9'000 - from_us + FairTurns::kUncertainUs; }
 
 TEST(FairTurnsTest, APromptGoesBeforeThoseOfOthersWhoseTagsAreLarger) {

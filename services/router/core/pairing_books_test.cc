@@ -21,8 +21,6 @@ Pair PairOf(const std::string& chain, const std::string& decode) {
 
 class PairingBooksTest : public ::testing::Test {
  protected:
-  bool HasRoom() { return books_.Choose({pair_}, 10, 10, nullptr).ok(); }
-
   TestPairing books_{Policy::kLeastLoad};
   const Pair pair_ = PairOf("c0", "d0");
 };
