@@ -25,6 +25,9 @@ class FullMailboxTest : public testing::TestWithParam<int> {
   static void ServesTheNext(TestChain& chain, const std::vector<int32_t>& prompt) {
     absl::Status status;
     for (const uint64_t attempt_id : {2, 3}) {
+      // A loop answers a request before it publishes that the chain is down. What it says when
+      // asked comes after both, so that ready() is not of the time before the answer.
+      ASSERT_TRUE(chain.WaitFor([&chain] { return chain.service(0).AtRest(); }));
       ASSERT_TRUE(chain.WaitReady());
       const Ticket ticket = chain.decode().Grant(200);
       status = chain.Run(attempt_id, prompt, ticket, nullptr, kTimeoutMs);
