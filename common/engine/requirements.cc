@@ -223,6 +223,9 @@ ExecutorFootprint TorchFootprintOf(const ModelConfig& config, const ExecutorShap
     if (shape.on_gpu) scratch += routes * columns / 2;
   }
   if (last && shape.all_logits) scratch += 2 * Wide{kLogitRows} * config.vocab_size;
+  // What draws take is free while layers are computed.
+  const Wide draws = Wide{kTorchDrawFloats} * kLogitRows * config.vocab_size;
+  if (last && shape.on_gpu) scratch = std::max(scratch, draws);
   footprint.scratch = Saturated(scratch * kFloatBytes);
   return footprint;
 }

@@ -42,6 +42,8 @@ inline constexpr int64_t kTorchKeyBlock = 1024;
 inline constexpr int64_t kTorchFlashKeys = 32768;
 // Rows of experts, one for each route of a token, that a GPU multiplies together.
 inline constexpr int64_t kTorchGroupedRows = 32768;
+// Floats for each logit that a GPU draws a token from: mostly weights, ranks and sums of 64 bits.
+inline constexpr int64_t kTorchDrawFloats = 14;
 
 inline constexpr int kMaxThreads = 256;
 

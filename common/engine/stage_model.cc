@@ -85,9 +85,9 @@ absl::Status StageModel::Validate(const Batch& batch, const TensorView& in, cons
     tokens += slice.token_count;
     wanted += slice.wants_logits ? 1 : 0;
     wanted_anywhere = wanted_anywhere || slice.wants_row() || slice.on_logits != nullptr;
-    if (slice.wants_logits && slice.highest != nullptr) {
+    if (slice.wants_logits && slice.drawn != nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("slice ", i, " wants its logits and the highest of them"));
+          absl::StrCat("slice ", i, " wants its logits and a draw from them"));
     }
   }
   if (tokens == 0 || tokens > INT32_MAX) {

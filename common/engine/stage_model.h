@@ -27,6 +27,7 @@
 #include "common/device/memory.h"
 #include "common/engine/kv_memory.h"
 #include "common/engine/ranks/row_parallel.h"
+#include "common/engine/sampling/sampling_params.h"
 #include "common/model/model_config.h"
 #include "common/types/instance.h"
 #include "common/types/kv_layout.h"
@@ -98,10 +99,11 @@ class Communicator;
 struct SequenceSlice : TokenRun {
   // Whether Forward computes the logits of the slice's last token (last stage only).
   bool wants_logits = false;
-  // Instead: where Forward writes the id of the last token's highest logit, the lowest id among
-  // equals, or -1 if a logit is not finite. Only for a model that picks_highest().
-  int32_t* highest = nullptr;
-  bool wants_row() const { return wants_logits || highest != nullptr; }
+  // Instead: Forward draws the token that follows, as Sampler would, and writes its id to `drawn`,
+  // or -1 if a logit is not finite. Only what the model Draws().
+  RowDraw draw;
+  int32_t* drawn = nullptr;
+  bool wants_row() const { return wants_logits || drawn != nullptr; }
   // Called with the logits [rows, vocab] of all the slice's tokens, a few rows at a time and in
   // order, so that a long prompt takes bounded memory. `first` is the index in the slice of the
   // first row's token. Called on Forward's thread; it may call ParallelFor. Last stage only; null
@@ -180,8 +182,8 @@ class StageModel {
   // Whether Forward returns logits: only rank 0 of the last stage does.
   bool tells_logits() const { return last_stage() && tensor_rank().rank == 0; }
 
-  // Whether a slice's `highest` may be set. On a device the logits then stay there.
-  virtual bool picks_highest() const { return false; }
+  // Whether a slice may ask for this draw. On a device the logits then stay there.
+  virtual bool Draws(const RowDraw& /*draw*/) const { return false; }
 
   bool first_stage() const { return kv().layer_begin == 0; }
   bool last_stage() const { return kv().layer_end == config().num_hidden_layers; }

@@ -1,12 +1,13 @@
 // What steps of libtorch's layers take on a device, with random weights: chunks without and with a
 // prefix, and decode steps. On a GPU tools/gpu/session shows it beside what the GPU can do; on a
 // CPU it compares builds. Prints a flat JSON object: of each case its milliseconds, the
-// floating-point operations of its products (TFLOP/s) and the bytes that it has to read (GB/s).
+// floating-point operations of its products (TFLOP/s) and the bytes that it has to read (GB/s),
+// both without the head.
 //
 //   device_bench DEVICE [SHAPE [LAYERS [TYPE [ROUNDS [CONTEXT [CASE]]]]]]
 //
-// SHAPE is qwen3-0.6b, llama-8b or qwen3-30b-a3b (experts), each with a small vocabulary. CASE is
-// the only one to run.
+// SHAPE is qwen3-0.6b, llama-8b or qwen3-30b-a3b (experts), each with a small vocabulary, or
+// qwen3-0.6b-head with the whole one, for draws. CASE is the only one to run.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,10 +46,11 @@ struct Options {
   int rounds = 0;
   int context = 0;
 
-  bool small() const { return shape == "qwen3-0.6b"; }
+  bool small() const { return shape == "qwen3-0.6b" || whole_head(); }
+  bool whole_head() const { return shape == "qwen3-0.6b-head"; }
   bool sparse() const { return shape == "qwen3-30b-a3b"; }
   int chunk_tokens() const { return small() ? 512 : 8192; }
-  int batch() const { return small() ? 16 : 32; }
+  int batch() const { return small() && !whole_head() ? 16 : 32; }
 };
 
 RandomModelOptions Shape(const Options& options) {
@@ -63,7 +67,7 @@ RandomModelOptions Shape(const Options& options) {
   model.num_attention_heads = options.small() ? 16 : 32;
   model.num_key_value_heads = options.sparse() ? 4 : 8;
   model.head_dim = 128;
-  model.vocab_size = 4096;
+  model.vocab_size = options.whole_head() ? 151'936 : 4096;
   model.max_position_embeddings = 1 << 20;
   model.tie_word_embeddings = true;
   model.dtype = DType::kBF16;
@@ -130,12 +134,14 @@ class Subject {
 
   // Each sequence has pages behind those of the one before, until there are no more; what they
   // hold does not matter here.
-  double Milliseconds(const std::vector<Run>& runs) {
+  // `draw`: what the model draws by, if it does; else the step ends with logits in host memory.
+  double Milliseconds(const std::vector<Run>& runs, const std::optional<RowDraw>& draw) {
     int longest = 0;
     for (const Run& run : runs) longest = std::max(longest, run.tokens);
     std::vector<int32_t> ids(static_cast<size_t>(longest));
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(97 * i % 4000);
     Batch batch;
+    std::vector<int32_t> drawn(runs.size());
     size_t first = 0;
     for (const Run& run : runs) {
       SequenceSlice slice;
@@ -143,12 +149,17 @@ class Subject {
       slice.token_count = run.tokens;
       slice.prefix_length = run.prefix;
       slice.pages = std::span(pages_).subspan(first, pages_.size() / 2);
-      slice.wants_logits = true;
+      slice.wants_logits = !draw.has_value();
+      if (draw.has_value()) {
+        slice.draw = *draw;
+        slice.drawn = &drawn[batch.slices.size()];
+      }
       batch.slices.push_back(slice);
       first += static_cast<size_t>((run.prefix + run.tokens) / kPageSize + 1);
       first %= pages_.size() / 2;
     }
-    std::vector<float> logits(runs.size() * static_cast<size_t>(model_->config().vocab_size));
+    std::vector<float> logits(static_cast<size_t>(batch.LogitsCount()) *
+                              static_cast<size_t>(model_->config().vocab_size));
     const auto begin = std::chrono::steady_clock::now();
     const absl::Status status = model_->Forward(batch, {}, {}, logits);
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
@@ -156,24 +167,38 @@ class Subject {
     return took.count();
   }
 
+  bool Draws(const RowDraw& draw) const { return model_->Draws(draw); }
+
  private:
   std::unique_ptr<StageModel> model_;
   std::vector<int32_t> pages_;
 };
 
-std::vector<std::pair<const char*, std::vector<Run>>> Cases(const Options& options) {
+struct Case {
+  const char* name;
+  std::vector<Run> runs;
+  std::optional<RowDraw> draw = {};
+};
+
+// As many models' own settings: temperature 0.6, top_k 20, top_p 0.95; and by temperature alone.
+const RowDraw kFiltered = {.scale = 2.4F, .top_k = 20, .top_p = 0.95, .uniform = 0.5};
+const RowDraw kWarm = {.scale = 1.44F, .uniform = 0.5};
+
+std::vector<Case> Cases(const Options& options) {
   std::vector<Run> batch;
   for (int i = 1; i <= options.batch(); ++i) {
     batch.push_back({1, options.context * i / options.batch() - 1});
   }
   std::vector<Run> mixed = batch;
   mixed.push_back({options.chunk_tokens(), options.context});
-  std::vector<std::pair<const char*, std::vector<Run>>> cases = {
+  std::vector<Case> cases = {
       {"chunk_first", {{options.chunk_tokens(), 0}}},
       {"chunk_last", {{options.chunk_tokens(), options.context}}},
       {"decode_1_short", {{1, 128}}},
       {"decode_1", {{1, options.context}}},
       {"decode_batch", batch},
+      {"decode_batch_drawn", batch, kFiltered},
+      {"decode_batch_drawn_warm", batch, kWarm},
       {"decode_batch_and_chunk", mixed},
   };
   // Half way through a prompt of 128K: as long as the average of its chunks.
@@ -200,12 +225,14 @@ int Main(int argc, char** argv) {
   fs::remove_all(path, ignored);
   const std::string_view only = word(7, "");
   nlohmann::ordered_json out;
-  for (const auto& [name, runs] : Cases(options)) {
+  for (const auto& [name, runs, draw] : Cases(options)) {
     if (!only.empty() && only != name) continue;
-    for (int round = 0; round < 3; ++round) subject.Milliseconds(runs);
+    if (draw.has_value() && !subject.Draws(*draw)) continue;
+    for (int round = 0; round < 3; ++round) subject.Milliseconds(runs, draw);
     std::vector<double> took;
     took.reserve(static_cast<size_t>(options.rounds));
-    for (int round = 0; round < options.rounds; ++round) took.push_back(subject.Milliseconds(runs));
+    for (int round = 0; round < options.rounds; ++round)
+      took.push_back(subject.Milliseconds(runs, draw));
     const double median_ms = Quantile(took, 0.5);
     const Needs needs = NeedsOf(runs, shape, options);
     out[absl::StrCat(name, "_ms")] = median_ms;

@@ -95,14 +95,15 @@ StepResult ThreadedExecutor::Run(const Step& step, int64_t submitted_us) {
 absl::Status ThreadedExecutor::Compute(const Step& step, int64_t submitted_us, StepResult& result) {
   Batch batch;
   batch.submitted_us = submitted_us;
-  std::vector<int32_t> highest(step.sequences.size());
+  std::vector<int32_t> drawn(step.sequences.size());
   result.reported.reserve(step.sequences.size());  // Its elements are pointed to.
   for (const SequenceStep& sequence : step.sequences) {
     BATON_RETURN_IF_ERROR(CheckSequence(sequence, rows_.has_value()));
     SequenceSlice slice{TokenRun(sequence), sequence.draw.has_value()};
-    if (PicksHighest(sequence)) {
+    if (const std::optional<RowDraw> draw = ModelsDraw(sequence); draw.has_value()) {
       slice.wants_logits = false;
-      slice.highest = &highest[batch.slices.size()];
+      slice.draw = *draw;
+      slice.drawn = &drawn[batch.slices.size()];
     }
     if (sequence.report.has_value()) {
       auto* const told = &result.reported.emplace_back(std::vector<SampledToken>());
@@ -122,9 +123,11 @@ absl::Status ThreadedExecutor::Compute(const Step& step, int64_t submitted_us, S
   return absl::OkStatus();
 }
 
-bool ThreadedExecutor::PicksHighest(const SequenceStep& sequence) const {
-  return sequence.draw.has_value() && model_->picks_highest() &&
-         Sampler::TakesHighest(*sequence.draw->params, sequence.draw->position);
+std::optional<RowDraw> ThreadedExecutor::ModelsDraw(const SequenceStep& sequence) const {
+  if (!sequence.draw.has_value() || !rows_.has_value()) return std::nullopt;
+  const Draw& draw = *sequence.draw;
+  const std::optional<RowDraw> of_row = Sampler::RowDrawOf(*draw.params, draw.seed, draw.position);
+  return of_row.has_value() && model_->Draws(*of_row) ? of_row : std::nullopt;
 }
 
 // In memory that a device copies to at full speed.
@@ -164,11 +167,11 @@ void ThreadedExecutor::DrawTokens(const Step& step, const Batch& batch,
   for (size_t i = 0; i < step.sequences.size(); ++i) {
     const SequenceStep& sequence = step.sequences[i];
     if (!sequence.draw.has_value()) continue;
-    if (const int32_t* const highest = batch.slices[i].highest; highest != nullptr) {
+    if (const int32_t* const drawn = batch.slices[i].drawn; drawn != nullptr) {
       SampledToken token;
-      token.token = *highest;
-      result.drawn.push_back(*highest >= 0 ? absl::StatusOr<SampledToken>(token)
-                                           : absl::InternalError("a logit is not finite"));
+      token.token = *drawn;
+      result.drawn.push_back(*drawn >= 0 ? absl::StatusOr<SampledToken>(token)
+                                         : absl::InternalError("a logit is not finite"));
       continue;
     }
     places.push_back(result.drawn.size());

@@ -75,8 +75,8 @@ class ThreadedExecutor final : public Executor {
   // is the index in the sequence of the first row's token.
   void Report(const PromptReport& report, int first, std::span<const float> logits,
               absl::StatusOr<std::vector<SampledToken>>& told);
-  // Whether the model draws for this sequence (SequenceSlice::highest).
-  bool PicksHighest(const SequenceStep& sequence) const;
+  // The draw, if the model makes it (SequenceSlice::drawn).
+  std::optional<RowDraw> ModelsDraw(const SequenceStep& sequence) const;
   // Room for the logits of `rows` draws.
   absl::StatusOr<std::span<float>> LogitsOf(size_t rows);
   void DrawTokens(const Step& step, const Batch& batch, std::span<const float> logits,

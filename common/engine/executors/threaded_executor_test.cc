@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <new>
 #include <thread>
@@ -43,16 +44,21 @@ class CountingModel final : public StageModel {
         all[i * kVocab + static_cast<size_t>(slice.tokens[i] + 1)] = 20;
       }
       if (slice.on_logits != nullptr) slice.on_logits(0, all);
-      if (slice.highest != nullptr) *slice.highest = picks ? slice.tokens.back() + 2 : -1;
+      if (slice.drawn != nullptr) asked.push_back(slice.draw);
+      if (slice.drawn != nullptr) *slice.drawn = picks || draws ? slice.tokens.back() + 2 : -1;
       if (!slice.wants_logits) continue;
       std::copy_n(all.end() - kVocab, kVocab, &logits[kVocab * row++]);
     }
     return absl::OkStatus();
   }
 
-  bool picks_highest() const override { return picks || fails_to_pick; }
+  bool Draws(const RowDraw& draw) const override {
+    return draws || (draw.scale == 0 && (picks || fails_to_pick));
+  }
 
   bool picks = false;  // Two more than the last one, which tells who drew.
+  bool draws = false;  // The same of any draw.
+  std::vector<RowDraw> asked;
   bool fails_to_pick = false;
   std::function<void()> on_forward;
   absl::Status status;
@@ -129,6 +135,39 @@ TEST_F(ThreadedExecutorTest, ADeviceDrawsWhatTakesTheHighestLogitAsItIs) {
   EXPECT_EQ(result.drawn[0]->token, 4);
   EXPECT_EQ(result.drawn[1]->token, 5) << "the device's";
   EXPECT_EQ(result.drawn[2]->token, 4);
+}
+
+TEST_F(ThreadedExecutorTest, ADeviceDrawsByTheParametersWhatDependsOnTheRowAlone) {
+  model_->draws = true;
+  SamplingParams warm;
+  warm.temperature = 0.5;
+  warm.top_k = 3;
+  warm.top_p = 0.9;
+  warm.min_p = 0.25;
+  SamplingParams later = warm;  // Not before the second token.
+  later.min_tokens = 1;
+  later.eos_token_ids = {1};
+  SamplingParams biased = greedy_;
+  biased.logit_bias = {{4, 1}};
+  const std::vector<int32_t> tokens = {3};
+  const StepResult result =
+      Run({Sequence(tokens, Draw{&warm, 7, 0, nullptr, {}}), Sequence(tokens, Draw{&later, 7}),
+           Sequence(tokens, Draw{&later, 7, 1, nullptr, {}}), Sequence(tokens, Draw{&biased})});
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  ASSERT_EQ(result.drawn.size(), 4u);
+  EXPECT_EQ(result.drawn[0]->token, 5) << "the device's";
+  EXPECT_EQ(result.drawn[1]->token, 4);
+  EXPECT_EQ(result.drawn[2]->token, 5);
+  EXPECT_EQ(result.drawn[3]->token, 4);
+  ASSERT_EQ(model_->asked.size(), 2u);
+  const RowDraw& draw = model_->asked[0];
+  EXPECT_NEAR(draw.scale, 2 / std::log(2.0), 1e-6);
+  EXPECT_EQ(draw.top_k, 3);
+  EXPECT_EQ(draw.top_p, 0.9);
+  EXPECT_EQ(draw.least_weight, kernels::kUnitWeight / 4);
+  EXPECT_GE(draw.uniform, 0);
+  EXPECT_LT(draw.uniform, 1);
+  EXPECT_NE(draw.uniform, model_->asked[1].uniform) << "of another position";
 }
 
 TEST_F(ThreadedExecutorTest, ALogitThatIsNotFiniteOnADeviceFailsItsRequestAlone) {

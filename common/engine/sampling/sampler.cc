@@ -73,8 +73,12 @@ Sampler::Sampler(int vocab_size, const kernels::KernelTable& kernels)
       block_max_((static_cast<size_t>(vocab_size) + kBlock - 1) / kBlock),
       adjusted_(static_cast<size_t>(vocab_size)) {}
 
-bool Sampler::TakesHighest(const SamplingParams& params, int position) {
-  return params.temperature == 0 && !params.logprobs && !ChangesLogits(params, position);
+std::optional<RowDraw> Sampler::RowDrawOf(const SamplingParams& params, uint64_t seed,
+                                          int position) {
+  if (params.logprobs || ChangesLogits(params, position)) return std::nullopt;
+  if (params.temperature == 0) return RowDraw();
+  return RowDraw{TokenWeights::ScaleOf(params.temperature), params.top_k, params.top_p,
+                 TokenWeights::LeastWeight(params.min_p), UniformAt(seed, position)};
 }
 
 bool Sampler::Scan(std::span<const float> logits, float& max) {

@@ -3,6 +3,7 @@
 #define COMMON_ENGINE_SAMPLING_SAMPLER_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,8 +37,9 @@ class Sampler {
     TokenHistory* history = nullptr;
   };
 
-  // Whether Sample takes the highest logit as it is and tells nothing else of the row.
-  static bool TakesHighest(const SamplingParams& params, int position);
+  // The draw of Sample, if it takes the row's logits as they are and tells nothing else of them.
+  static std::optional<RowDraw> RowDrawOf(const SamplingParams& params, uint64_t seed,
+                                          int position);
 
   // `logprob` and `top` of the result, if asked for, are those of the model's own distribution:
   // temperature 1, without penalties, filters or masks. Internal if a logit is not finite or no

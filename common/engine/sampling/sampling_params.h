@@ -118,6 +118,16 @@ struct Draw {
   std::span<const int32_t> resumed;
 };
 
+// A draw that depends on nothing but the row of logits, ready for a device: tokens' weights are
+// kernels.h's, in fixed point.
+struct RowDraw {
+  float scale = 0;            // Of KernelTable::weigh: log2(e) / temperature; 0 is greedy.
+  int top_k = 0;              // As SamplingParams; 0 keeps all.
+  double top_p = 1;           // As SamplingParams.
+  uint32_t least_weight = 0;  // Of what min_p keeps.
+  double uniform = 0;         // In [0, 1): where in the weight that is kept.
+};
+
 }  // namespace baton
 
 #endif  // COMMON_ENGINE_SAMPLING_SAMPLING_PARAMS_H_

@@ -35,11 +35,15 @@ bool AnyIs(const uint16_t* p, size_t wanted) {
   return (halves[0] | halves[1]) != 0;
 }
 
-uint32_t LeastWeight(double share) {
-  return static_cast<uint32_t>(std::ceil(share * kernels::kUnitWeight));
+}  // namespace
+
+float TokenWeights::ScaleOf(double temperature) {
+  return static_cast<float>(std::min(std::numbers::log2e / temperature, kMaxScale));
 }
 
-}  // namespace
+uint32_t TokenWeights::LeastWeight(double share) {
+  return static_cast<uint32_t>(std::ceil(share * kernels::kUnitWeight));
+}
 
 TokenWeights::TokenWeights(int vocab_size, const kernels::KernelTable& kernels)
     : kernels_(kernels),
@@ -54,7 +58,7 @@ void TokenWeights::Weigh(std::span<const float> logits, float max, double temper
   logits_ = logits;
   buckets_summed_ = false;
   total_ = 0;
-  const auto scale = static_cast<float>(std::min(std::numbers::log2e / temperature, kMaxScale));
+  const float scale = ScaleOf(temperature);
   for (size_t block = 0; block < block_sums_.size(); ++block) {
     const size_t at = block * kBlock;
     block_sums_[block] = kernels_.weigh(&logits[at], std::min(kBlock, logits.size() - at), max,

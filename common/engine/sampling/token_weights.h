@@ -27,6 +27,11 @@ class TokenWeights {
   // -infinity is 0. `logits` must outlive the other calls. temperature > 0.
   void Weigh(std::span<const float> logits, float max, double temperature);
 
+  // The scale of KernelTable::weigh. temperature > 0.
+  static float ScaleOf(double temperature);
+  // The least weight of a token whose weight is at least `share` of the largest.
+  static uint32_t LeastWeight(double share);
+
   uint64_t total() const { return total_; }
 
   // The weight of the first `count` tokens of the ranking.

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/engine/sampling/sampler.h"
 #include "common/engine/testing/model_chain.h"
 #include "common/engine/torch/torch_backend.h"
 
@@ -144,13 +145,22 @@ TEST_P(TorchDeviceTest, StepsAreAsCloseToFloat32AsACpus) {
   }
 }
 
-// Three sequences, by a graph and by a step with a chunk.
-TEST_P(TorchDeviceTest, TheDevicePicksTheHighestLogit) {
+// Three sequences, by a graph and by a step with a chunk: greedily, and on a GPU otherwise, too.
+TEST_P(TorchDeviceTest, TheDeviceDrawsAsTheHostDoes) {
   ExecutorOptions options = Bfloat16(OptionsOf(GetParam()), Device());
   auto loaded = LoadStageModel(options);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   StageModel& model = **loaded;
-  ASSERT_TRUE(model.picks_highest());
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  SamplingParams warm;
+  warm.temperature = 0.7;
+  warm.top_k = 5;
+  SamplingParams narrow;
+  narrow.top_p = 0.8;
+  const std::vector<SamplingParams> all = {greedy, warm, narrow};
+  Sampler sampler(model.config().vocab_size);
+  constexpr uint64_t kSeed = 11;
   const auto prompt = RandomPrompt(100);
   constexpr int32_t kPages = 8;
   std::vector<std::vector<int32_t>> pages;
@@ -158,9 +168,9 @@ TEST_P(TorchDeviceTest, TheDevicePicksTheHighestLogit) {
     std::vector<int32_t>& own = pages.emplace_back(kPages);
     std::iota(own.begin(), own.end(), first);
   }
-  const auto run = [&](const std::vector<int>& counts, int prefix, bool pick) {
+  const auto run = [&](const std::vector<int>& counts, int prefix, bool draws) {
     Batch batch;
-    std::vector<int32_t> highest(counts.size(), -2);
+    std::vector<int32_t> drawn(counts.size(), -2);
     for (size_t i = 0; i < counts.size(); ++i) {
       SequenceSlice slice;
       slice.token_count = counts[i];
@@ -168,9 +178,10 @@ TEST_P(TorchDeviceTest, TheDevicePicksTheHighestLogit) {
       slice.tokens = std::span(prompt).subspan(static_cast<size_t>(prefix) + i,
                                                static_cast<size_t>(counts[i]));
       slice.pages = pages[i];
-      // The one in the middle tells its logits.
-      slice.wants_logits = !pick || i == 1;
-      if (!slice.wants_logits) slice.highest = &highest[i];
+      // The one in the middle tells its logits, and on a CPU all that are not drawn greedily.
+      slice.draw = *Sampler::RowDrawOf(all[i], kSeed, prefix);
+      slice.wants_logits = !draws || i == 1 || !model.Draws(slice.draw);
+      if (!slice.wants_logits) slice.drawn = &drawn[i];
       batch.slices.push_back(slice);
     }
     const auto vocab = static_cast<size_t>(model.config().vocab_size);
@@ -180,11 +191,12 @@ TEST_P(TorchDeviceTest, TheDevicePicksTheHighestLogit) {
     size_t row = 0;
     for (size_t i = 0; i < counts.size(); ++i) {
       if (!batch.slices[i].wants_logits) continue;
-      const auto begin = logits.begin() + static_cast<ptrdiff_t>(vocab * row++);
-      highest[i] = static_cast<int32_t>(
-          std::max_element(begin, begin + static_cast<ptrdiff_t>(vocab)) - begin);
+      const auto token =
+          sampler.Sample({std::span(logits).subspan(vocab * row++, vocab), &all[i], kSeed, prefix});
+      EXPECT_TRUE(token.ok()) << token.status();
+      if (token.ok()) drawn[i] = token->token;
     }
-    return highest;
+    return drawn;
   };
   EXPECT_EQ(run({40, 41, 42}, 0, true), run({40, 41, 42}, 0, false));
   EXPECT_EQ(run({1, 1, 1}, 40, true), run({1, 1, 1}, 40, false));

@@ -1,5 +1,6 @@
 // The end of TorchStageModel's layers: logits, and what Forward tells of them.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
@@ -10,6 +11,7 @@
 
 #include "common/base/status.h"
 #include "common/engine/requirements.h"
+#include "common/engine/torch/torch_draws.h"
 #include "common/engine/torch/torch_operators.h"
 #include "common/engine/torch/torch_stage_model.h"
 
@@ -83,25 +85,47 @@ absl::Status TorchStageModel::TellLogits(const Batch& batch, const TorchStep& st
 void TorchStageModel::TellRows(const Batch& batch, const at::Tensor& rows,
                                std::span<float> logits) const {
   std::vector<int64_t> told;
-  std::vector<std::pair<int64_t, int32_t*>> picked;
+  std::vector<int64_t> drawn;
+  std::vector<RowDraw> draws;
+  std::vector<int32_t*> tokens;
   int64_t row = 0;
   for (const SequenceSlice& slice : batch.slices) {
     if (slice.wants_logits) told.push_back(row);
-    if (slice.highest != nullptr) picked.emplace_back(row, slice.highest);
+    if (slice.drawn != nullptr) {
+      drawn.push_back(row);
+      draws.push_back(slice.draw);
+      tokens.push_back(slice.drawn);
+    }
     if (slice.wants_row()) ++row;
   }
-  at::Tensor ids;
-  if (!picked.empty()) {
-    const at::Tensor finite = rows.isfinite().all(-1);
-    ids = ToHost(rows.argmax(-1).masked_fill_(finite.logical_not(), -1));
-  }
-  for (const auto& [from, to] : picked) *to = static_cast<int32_t>(ids.data_ptr<int64_t>()[from]);
+  const auto chosen = [&rows](const std::vector<int64_t>& of) {
+    const bool all = static_cast<int64_t>(of.size()) == rows.size(0);
+    return all ? rows : rows.index_select(0, at::tensor(of).to(rows.device()));
+  };
+  if (!drawn.empty()) DrawTokens(chosen(drawn), draws, tokens);
   if (told.empty()) return;
-  const auto count = static_cast<int64_t>(told.size());
-  const at::Tensor chosen =
-      count == rows.size(0) ? rows : rows.index_select(0, at::tensor(told).to(rows.device()));
-  at::from_blob(logits.data(), {count, rows.size(1)}, at::kFloat)
-      .copy_(chosen, /*non_blocking=*/true);
+  at::from_blob(logits.data(), {static_cast<int64_t>(told.size()), rows.size(1)}, at::kFloat)
+      .copy_(chosen(told), /*non_blocking=*/true);
+}
+
+void TorchStageModel::DrawTokens(const at::Tensor& rows, std::span<const RowDraw> draws,
+                                 std::span<int32_t* const> tokens) const {
+  std::vector<at::Tensor> parts;  // Few rows at a time, since a draw takes ten times their memory.
+  for (size_t i = 0; i < draws.size(); i += kLogitRows) {
+    const auto part = draws.subspan(i, std::min<size_t>(kLogitRows, draws.size() - i));
+    parts.push_back(DrawRows(
+        device_, rows.narrow(0, static_cast<int64_t>(i), static_cast<int64_t>(part.size())), part));
+  }
+  const at::Tensor told = ToHost(at::cat(parts));
+  for (size_t i = 0; i < draws.size(); ++i) {
+    int64_t token = told.data_ptr<int64_t>()[i];
+    if (token == kTooFewCandidates) {
+      token = ToHost(DrawRows(device_, rows.narrow(0, static_cast<int64_t>(i), 1),
+                              draws.subspan(i, 1), rows.size(1)))
+                  .item<int64_t>();
+    }
+    *tokens[i] = static_cast<int32_t>(token);
+  }
 }
 
 }  // namespace baton

@@ -48,7 +48,10 @@ class TorchStageModel final : public StageModel {
   TensorRank tensor_rank() const override { return shard_.rank; }
   absl::Status JoinGroup(std::shared_ptr<Communicator> group) override;
   void EndGroup(const absl::Status& why) override { group_.Fail(why); }
-  bool picks_highest() const override { return last_stage() && shard_.rank.alone(); }
+  // On a CPU all but the highest logit is found sooner by Sampler.
+  bool Draws(const RowDraw& draw) const override {
+    return last_stage() && shard_.rank.alone() && (draw.scale == 0 || !device_.is_host());
+  }
   absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits) override;
 
@@ -121,6 +124,8 @@ class TorchStageModel final : public StageModel {
   at::Tensor ToHost(const at::Tensor& tensor) const;
   // Gives each slice what it wants of its row of `rows`: [slices that want one, vocab].
   void TellRows(const Batch& batch, const at::Tensor& rows, std::span<float> logits) const;
+  void DrawTokens(const at::Tensor& rows, std::span<const RowDraw> draws,
+                  std::span<int32_t* const> tokens) const;
   absl::Status TellLogits(const Batch& batch, const TorchStep& step, const at::Tensor& x,
                           std::span<float> logits);
   // [rows, vocab] float32 in host memory; undefined on ranks without logits.
