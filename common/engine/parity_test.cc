@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/engine/create_executor.h"
+#include "common/engine/kernels/bf16_products.h"
 #include "common/engine/stage_model.h"
 #include "common/engine/testing/parity_fixtures.h"
 
@@ -21,10 +22,12 @@ namespace {
 // One model and what is expected of it.
 class Subject {
  public:
-  Subject(const std::string& family, Backend backend, ElementType dtype, ElementType kv_dtype)
+  Subject(const std::string& family, Backend backend, ElementType dtype, ElementType kv_dtype,
+          CpuNumerics numerics = CpuNumerics::kExact)
       : fixtures_(testing::ParityFixtures(family)), pages_(64) {
     ExecutorOptions options = testing::ParityOptions(family, backend, dtype);
     options.kv_dtype = kv_dtype;
+    options.numerics = numerics;
     auto model = LoadStageModel(options);
     EXPECT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);
@@ -116,28 +119,48 @@ float Distance(const std::vector<float>& a, const std::vector<float>& b) {
   return largest;
 }
 
+// Each logit is at most `from_theirs` times as far from Hugging Face's bfloat16 as that is from
+// float32, and all together less than `from_exact` times as far from float32.
+void ExpectLogitsButForRounding(Subject& subject, float from_theirs, double from_exact) {
+  double ours = 0;
+  double theirs = 0;
+  for (const auto& [float32, bfloat16] : subject.fixtures()) {
+    for (const auto& [position, logits] : testing::LogitsAt(subject.forward(), bfloat16)) {
+      const std::vector<float>& exact = float32.logits.at(position);
+      const std::vector<float>& expected = bfloat16.logits.at(position);
+      EXPECT_LT(Distance(logits, expected), from_theirs * Distance(expected, exact)) << position;
+      ours += SquaredDistance(logits, exact);
+      theirs += SquaredDistance(expected, exact);
+    }
+  }
+  ::testing::Test::RecordProperty("distance_over_hugging_faces",
+                                  std::to_string(std::sqrt(ours / theirs)));
+  EXPECT_LT(std::sqrt(ours), from_exact * std::sqrt(theirs));
+  EXPECT_GT(ours, 0) << "this is not float32";
+}
+
 // Hugging Face and libtorch's layers round behind every operation, Baton's own behind every layer.
 // So Baton's own layers are as near to Hugging Face's bfloat16 as that is to float32, and less than
 // half as far from it; what rounds as often is as far from float32, on another side of it.
 class Bf16LogitsTest : public Bf16ParityTest {};
 
 TEST_P(Bf16LogitsTest, LogitsAreThoseOfHuggingFaceButForRounding) {
-  const bool native = backend_ == Backend::kNative;
-  double ours = 0;
-  double theirs = 0;
-  for (const auto& [float32, bfloat16] : subject_.fixtures()) {
-    for (const auto& [position, logits] : testing::LogitsAt(subject_.forward(), bfloat16)) {
-      const std::vector<float>& exact = float32.logits.at(position);
-      const std::vector<float>& expected = bfloat16.logits.at(position);
-      EXPECT_LT(Distance(logits, expected), (native ? 1.5f : 2.5f) * Distance(expected, exact))
-          << position;
-      ours += SquaredDistance(logits, exact);
-      theirs += SquaredDistance(expected, exact);
-    }
+  ExpectLogitsButForRounding(subject_, backend_ == Backend::kNative ? 1.5f : 2.5f,
+                             testing::RoundingOf(backend_).distance);
+}
+
+// --cpu-numerics auto also rounds what is multiplied, and still less than Hugging Face.
+class AutoLogitsTest : public ::testing::TestWithParam<std::tuple<const char*, ElementType>> {
+ protected:
+  void SetUp() override {
+    if (kernels::FastestBf16Products() == nullptr) GTEST_SKIP() << "float32 is the fastest here";
   }
-  RecordProperty("distance_over_hugging_faces", std::to_string(std::sqrt(ours / theirs)));
-  EXPECT_LT(std::sqrt(ours), testing::RoundingOf(backend_).distance * std::sqrt(theirs));
-  EXPECT_GT(ours, 0) << "this is not float32";
+};
+
+TEST_P(AutoLogitsTest, LogitsAreNearerToFloat32ThanHuggingFaces) {
+  Subject subject(std::get<0>(GetParam()), Backend::kNative, ElementType::kBFloat16,
+                  std::get<1>(GetParam()), CpuNumerics::kAuto);
+  ExpectLogitsButForRounding(subject, 2.0f, 1.0);
 }
 
 TEST_P(Bf16ParityTest, GreedyTokensAreTheSameButForNearTies) {
@@ -177,6 +200,15 @@ INSTANTIATE_TEST_SUITE_P(Models, Bf16LogitsTest,
                                             ::testing::ValuesIn(kBackends),
                                             ::testing::ValuesIn(kElementTypes)),
                          Bf16ParityName);
+
+INSTANTIATE_TEST_SUITE_P(Models, AutoLogitsTest,
+                         ::testing::Combine(::testing::Values("llama3", "qwen2", "qwen3", "gemma2",
+                                                              "gemma3", "deepseek_dense"),
+                                            ::testing::ValuesIn(kElementTypes)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + "_kv_" +
+                                  ElementTypeName(std::get<1>(info.param));
+                         });
 
 }  // namespace
 }  // namespace baton
