@@ -49,10 +49,9 @@ class RouterWitness {
     router::Pair pair;
     bool full = false;         // A full worker's refusal.
     bool handed_back = false;  // By a drain.
-    bool must_go_on = false;   // Tried again, or waits for that.
-    bool may_go_on = false;
-    bool must_begin = false;  // At once: there is another pair with room.
-    bool of_text = false;     // It had told tokens.
+    bool goes_on = false;      // Tried again, or waits for that.
+    bool must_begin = false;   // At once: there is another pair with room.
+    bool of_text = false;      // It had told tokens.
     bool takes_budget = false;
     bool lacks_budget = false;  // And nothing else.
     End otherwise;

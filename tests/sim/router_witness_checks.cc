@@ -21,7 +21,7 @@ void RouterWitness::SeeBegin(const Action& action, const InstanceRef& decode,
   const uint64_t id = (limits_.incarnation << 32) | (++attempts_ & 0xffffffffU);
   if (action.attempt_id != id) Complain(action.call_id, "has an attempt under a wrong id");
   if (request->failing.has_value()) {
-    if (!request->failing->may_go_on) {
+    if (!request->failing->goes_on) {
       return Complain(action.call_id,
                       absl::StrCat("is tried again after ", request->failing->status.ToString()));
     }
@@ -191,7 +191,7 @@ void RouterWitness::See(const router::FinishCall& action) {
     perhaps_refused_.reset();
   } else if (of.failing.has_value()) {
     const Failure& failure = *of.failing;
-    if (failure.must_go_on && !drain_over_) {
+    if (failure.goes_on && !drain_over_) {
       Complain(action.call_id,
                absl::StrCat("is not tried again after ", failure.status.ToString()));
     }
@@ -259,9 +259,9 @@ void RouterWitness::CheckDone() {
   for (auto& [call_id, request] : requests_) {
     if (!request.failing.has_value()) continue;
     const Failure& failure = *request.failing;
-    if (!failure.may_go_on || (failure.must_begin && !failure.full)) {
-      Complain(call_id, absl::StrCat(failure.may_go_on ? "is not tried again at once after "
-                                                       : "goes on after ",
+    if (!failure.goes_on || (failure.must_begin && !failure.full)) {
+      Complain(call_id, absl::StrCat(failure.goes_on ? "is not tried again at once after "
+                                                     : "goes on after ",
                                      failure.status.ToString()));
     }
     Wait(request);

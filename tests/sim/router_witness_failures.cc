@@ -85,11 +85,11 @@ void RouterWitness::JudgeRefused(const Request& request, Failure& failure) {
   HearRefusal(failure.blamed == Role::kDecode ? request.pair.decode : request.pair.chain.stage0,
               failure.status);
   const bool in_vain = members_.Pairs().empty() && PairAwaitedUntilUs() == 0;
-  const bool may = request.refused < kMostRefusals && request.asked.deadline_us > world_.now_us() &&
-                   CountOf(Phase::kWaiting) < limits_.max_waiting && !in_vain;
+  const bool may =
+      request.refused < kMostRefusals && request.asked.deadline_us > world_.now_us() && !in_vain;
   failure.takes_budget = true;
   failure.lacks_budget = may && !BudgetAllows();
-  failure.must_go_on = failure.may_go_on = may && BudgetAllows();
+  failure.goes_on = may && BudgetAllows();
 }
 
 void RouterWitness::JudgeFailed(const Request& request, Failure& failure, bool first) {
@@ -107,23 +107,18 @@ void RouterWitness::JudgeFailed(const Request& request, Failure& failure, bool f
       OtherPairsWouldSayTheSame(status.code())) {
     return;
   }
-  // Some of those that failed earlier in the same event may wait.
-  const bool place_to_wait = CountOf(Phase::kWaiting) < limits_.max_waiting;
+  // It waits, however many do.
   if (members_.Pairs().empty()) {
-    const bool wait = PairAwaitedUntilUs() != 0;
-    failure.must_go_on = wait && place_to_wait;
-    failure.may_go_on = wait && CountWaiting() < limits_.max_waiting;
+    failure.goes_on = PairAwaitedUntilUs() != 0;
   } else {
     // What others that have failed before it begin on now is known later.
     failure.must_begin = first && FitsSome(request, &failure, /*with_room=*/true);
-    failure.may_go_on = FitsSome(request, &failure, /*with_room=*/false);
-    failure.must_go_on = failure.must_begin || (failure.may_go_on && place_to_wait);
+    failure.goes_on = FitsSome(request, &failure, /*with_room=*/false);
   }
   failure.takes_budget = !failure.handed_back && !absl::IsUnavailable(status);
-  if (failure.must_go_on != failure.may_go_on && failure.takes_budget) counts_certain_ = false;
   if (!failure.takes_budget || BudgetAllows()) return;
-  failure.lacks_budget = failure.must_go_on;
-  failure.must_go_on = failure.may_go_on = failure.must_begin = false;
+  failure.lacks_budget = failure.goes_on;
+  failure.goes_on = failure.must_begin = false;
 }
 
 bool RouterWitness::BudgetAllows() {

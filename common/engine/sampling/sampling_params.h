@@ -121,10 +121,10 @@ struct Draw {
 // A draw that depends on nothing but the row of logits, ready for a device: tokens' weights are
 // kernels.h's, in fixed point.
 struct RowDraw {
-  float scale = 0;            // Of KernelTable::weigh: log2(e) / temperature; 0 is greedy.
+  float scale = 0;            // As KernelTable::weigh has it: log2(e) / temperature. 0: greedy.
   int top_k = 0;              // As SamplingParams; 0 keeps all.
   double top_p = 1;           // As SamplingParams.
-  uint32_t least_weight = 0;  // Of what min_p keeps.
+  uint32_t least_weight = 0;  // The least that min_p keeps.
   double uniform = 0;         // In [0, 1): where in the weight that is kept.
 };
 

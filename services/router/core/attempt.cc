@@ -160,9 +160,9 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   absl::StatusOr<Choice> other = pairing.Choose(membership.roster(), txn.ask(), &failed);
   // Without another pair the failure is reported as it was, unless the others have no room, or none
   // is ready at all and one is expected: then what failed is what is missing.
-  const bool no_room = IsOverloaded(other.status()) && MayWaitForRoom().ok();
-  const bool no_pair = !membership.HasReadyPair() && MayWait().ok();
-  if (!other.ok() && !no_room && !no_pair) return false;
+  const bool no_room = IsOverloaded(other.status());
+  const bool no_pair = !membership.HasReadyPair() && ExpectsPair();
+  if (!other.ok() && !(MayWaitAgain() && (no_room || no_pair))) return false;
   // Who drains, is dead or does not answer is in no pair any more: what it had must go elsewhere
   // and cannot come back to it.
   if (!handed_back && !absl::IsUnavailable(status) && !TakeRetry()) return false;

@@ -137,8 +137,9 @@ TEST_F(AttemptsTest, WhatIsNotTriedAgainIsNotCounted) {
   EXPECT_EQ(core_->load().retries_decode.failure_total, 0) << "no pair is ready, and none expected";
 }
 
-// Two decodes, of which one is full: there is a pair for the request, and no place to wait for it.
-TEST_F(AttemptsTest, AFailureIsToldIfNobodyMayWaitForRoom) {
+// Two decodes, of which one is full: there is a pair for the request, without room. The queue's
+// bound is for those that come.
+TEST_F(AttemptsTest, WhatFailedWaitsForRoomBesideAFullQueue) {
   RouterLimits limits = Patient();
   limits.max_waiting = 1;
   Reset(limits);
@@ -151,6 +152,26 @@ TEST_F(AttemptsTest, AFailureIsToldIfNobodyMayWaitForRoom) {
   EXPECT_EQ(reserve_.decode, first.decode);
   Handle(PrefillEnded{reserve_.attempt_id, WithLeg(kFull, "decode", reserve_.decode.id)});
   ASSERT_EQ(core_->load().waiting, 1);
+  reserve_ = first;
+  FailReserve(kWrong);
+  EXPECT_THAT(All<FinishCall>(), IsEmpty());
+  EXPECT_EQ(core_->load().waiting, 2);
+  EXPECT_EQ(core_->load().retries_decode.failure_total, 1);
+  Handle(CallSubmitted{3, "r3", 100, 8, now_us_ + kDeadlineUs});
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(AttemptsTest, AFailureIsToldIfNoneMayWait) {
+  RouterLimits limits = Patient();
+  limits.max_waiting = 0;
+  Reset(limits);
+  JoinTwoPairs();
+  Reserving(1);
+  const Reserve first = reserve_;
+  Reserving(2);
+  ASSERT_NE(reserve_.decode, first.decode);
+  FailReserve(kFull);
+  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kResourceExhausted);
   reserve_ = first;
   FailReserve(kWrong);
   EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kInternal);

@@ -35,15 +35,18 @@ absl::Status RouterCore::State::TellOverload(const absl::Status& refusal) const 
       absl::ResourceExhaustedError(absl::StrCat(refusal.message(), "; try again later")));
 }
 
+// The queue's bound is for those that have not been taken, and these have: limits.max_requests
+// bounds them. Rejected: to end them with what failed while the queue is full, as drains of busy
+// clusters then ended requests that nothing was wrong with.
+bool RouterCore::State::MayWaitAgain() const { return limits.max_waiting > 0; }
+
 bool RouterCore::State::TryRefusedAgain(Transaction& txn, Role blamed,
                                         const absl::Status& refusal) {
   const Pair& pair = txn.attempt.pair;
   const InstanceRef& worker = blamed == Role::kDecode ? pair.decode : pair.chain.stage0;
   ++totals.RetriesOf(blamed).refused_total;
   pairing.Refused(worker, RetryHintMsOf(refusal) * 1000, now_us);
-  if (txn.refused >= kMostRefusals || txn.deadline_us <= now_us || !MayWaitForRoom().ok()) {
-    return false;
-  }
+  if (txn.refused >= kMostRefusals || txn.deadline_us <= now_us || !MayWaitAgain()) return false;
   if (!membership.HasReadyPair() && PairAwaitedUntilUs(now_us) == 0) {
     Covered<"router: what is refused has nowhere to go">();
     return false;
@@ -57,10 +60,9 @@ bool RouterCore::State::TryRefusedAgain(Transaction& txn, Role blamed,
 }
 
 // In its old turn, so that only older requests overtake it, and with any pair that has room then.
-// It is counted nowhere: --max-resumes and the budget bound what fails, the queue's bound is for
-// those that have not been taken, and this one has. It ends all the same. A service never retracts
-// its oldest request, so between two retractions one ends there, and what comes later than this one
-// is younger there when it is back. Its deadline bounds the rest.
+// It is counted nowhere: --max-resumes and the budget bound what fails. It ends all the same. A
+// service never retracts its oldest request, so between two retractions one ends there, and what
+// comes later than this one is younger there when it is back. Its deadline bounds the rest.
 void RouterCore::State::AwaitRoomAgain(Transaction& txn, Role blamed) {
   Covered<"router: a retracted request waits for room">();
   EndWork(txn);

@@ -38,7 +38,8 @@ namespace baton::router {
 struct RouterLimits {
   uint64_t incarnation = 0;  // This router's. Its low half is the high half of attempt ids.
   int max_requests = 0;      // In flight; beyond: RESOURCE_EXHAUSTED.
-  int max_waiting = 0;       // In flight without a pair or room; beyond: RESOURCE_EXHAUSTED.
+  // New requests without a pair or room; beyond: RESOURCE_EXHAUSTED. 0: none waits.
+  int max_waiting = 0;
   // How long a request may wait for room, also by what is predicted; 0: until its deadline.
   int64_t max_queue_us = 0;
   uint64_t seed = 0;  // Seeds all random choices.

@@ -110,6 +110,7 @@ struct RouterCore::State {
   void GiveWay(uint64_t call_id);
   absl::Status MayQueue(const CallSubmitted& event);
   absl::Status NoPair(const std::string& what_happened) const;
+  bool ExpectsPair() const;
   absl::Status MayWait() const;
   void Wait(Transaction& txn);
   int64_t WaitsUntilUs(const Transaction& txn) const;
@@ -123,6 +124,7 @@ struct RouterCore::State {
 
   // overload.cc
   absl::Status MayWaitForRoom() const;
+  bool MayWaitAgain() const;
   absl::Status TellOverload(const absl::Status& refusal) const;
   bool TryRefusedAgain(Transaction& txn, Role blamed, const absl::Status& refusal);
   bool TakeRetry();
