@@ -40,6 +40,7 @@ struct Rows {
 Rows RowsOf(const TorchDevice& device, const at::Tensor& logits, std::span<const RowDraw> draws) {
   constexpr int64_t kColumns = 5;
   const auto count = static_cast<int64_t>(draws.size());
+  // What is pinned goes back to libtorch's pool, which waits for copies from it.
   const at::Tensor staging =
       device.AllocateStaging(draws.size() * kColumns * sizeof(double)).view(at::kDouble);
   auto* to = staging.data_ptr<double>();
@@ -145,24 +146,24 @@ at::Tensor DrawRows(const TorchDevice& device, const at::Tensor& logits,
     places[kind].push_back(static_cast<int64_t>(i));
     of_kind[kind].push_back(draws[i]);
   }
-  at::Tensor tokens = at::empty({logits.size(0)}, logits.options().dtype(at::kLong));
+  const auto draw = [&](Kind kind, const at::Tensor& rows) {
+    if (kind == kGreedy) return rows.argmax(-1);
+    const Rows asked = RowsOf(device, rows, of_kind[kind]);
+    return kind == kById ? DrawById(asked) : DrawByRank(asked, candidates);
+  };
+  at::Tensor tokens;
   for (const Kind kind : {kGreedy, kById, kByRank}) {
     if (places[kind].empty()) continue;
-    const bool all = places[kind].size() == draws.size();
+    if (places[kind].size() == draws.size()) {
+      tokens = draw(kind, logits);
+      break;
+    }
+    if (!tokens.defined()) tokens = at::empty({logits.size(0)}, logits.options().dtype(at::kLong));
     const at::Tensor staging =
         device.AllocateStaging(places[kind].size() * sizeof(int64_t)).view(at::kLong);
     std::copy(places[kind].begin(), places[kind].end(), staging.data_ptr<int64_t>());
     const at::Tensor index = device.Upload(staging);
-    const at::Tensor rows = all ? logits : logits.index_select(0, index);
-    at::Tensor drawn;
-    if (kind == kGreedy) {
-      drawn = rows.argmax(-1);
-    } else if (kind == kById) {
-      drawn = DrawById(RowsOf(device, rows, of_kind[kind]));
-    } else {
-      drawn = DrawByRank(RowsOf(device, rows, of_kind[kind]), candidates);
-    }
-    tokens.index_copy_(0, index, drawn);
+    tokens.index_copy_(0, index, draw(kind, logits.index_select(0, index)));
   }
   return tokens.masked_fill_(logits.isfinite().all(-1).logical_not(), kNotFinite);
 }
