@@ -156,7 +156,10 @@ void Clients::CheckCalm(uint64_t id, const Client& client) {
 void Clients::CheckDrained(uint64_t id, const Client& client) {
   // The router's drain, or no pair in time, perhaps behind one that could not connect.
   if (LegOf(client.status) == "router") return;
-  if (client.status.message().find("; then no pair") != std::string_view::npos) return;
+  if (client.status.message().find("can't be connected to; then no pair") !=
+      std::string_view::npos) {
+    return;
+  }
   if (!IsEndedByDrain(client.status)) {
     world_.Violate(absl::StrCat(
         "client ", id, " fails by a drain that should have let it be: ", client.status.ToString()));

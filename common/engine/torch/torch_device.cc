@@ -66,6 +66,15 @@ at::Tensor TorchDevice::Upload(const at::Tensor& staging) const {
   return is_host() ? staging : staging.to(device_, /*non_blocking=*/true);
 }
 
+at::Tensor TorchDevice::ToHost(const at::Tensor& tensor) const {
+  if (is_host()) return tensor;
+  const at::Tensor host =
+      AllocateStaging(tensor.nbytes()).view(tensor.scalar_type()).view(tensor.sizes());
+  host.copy_(tensor, /*non_blocking=*/true);
+  Finish(Queue::kCompute);
+  return host;
+}
+
 MemorySpan TorchDevice::StagingSpan(const at::Tensor& staging) const {
   return {static_cast<std::byte*>(staging.data_ptr()), staging.nbytes(),
           is_host() ? MemoryKind::kHost : MemoryKind::kPinned};

@@ -6,15 +6,18 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <exception>
 #include <new>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -53,6 +56,17 @@ class TorchDevice {
   // Staging memory on the device, in order with the current queue's work; the host does not wait.
   // It must stay until that queue is done. The tensor itself if the device is a CPU.
   at::Tensor Upload(const at::Tensor& staging) const;
+  // The same of `numbers`, which need not stay: their staging memory goes back to libtorch's pool,
+  // which waits for copies from it.
+  template <typename Number>
+  at::Tensor UploadNumbers(const std::vector<Number>& numbers) const {
+    const at::Tensor staging = AllocateStaging(numbers.size() * sizeof(Number))
+                                   .view(c10::CppTypeToScalarType<Number>::value);
+    std::copy(numbers.begin(), numbers.end(), staging.data_ptr<Number>());
+    return Upload(staging);
+  }
+  // The tensor, computed by the queue of steps, where the host can read it; waits for that queue.
+  at::Tensor ToHost(const at::Tensor& tensor) const;
   // The memory of such a tensor, for code without torch.
   MemorySpan StagingSpan(const at::Tensor& staging) const;
   // A view, for a communicator, of a contiguous float32 or bfloat16 tensor on this device.

@@ -145,7 +145,8 @@ TEST_P(TorchDeviceTest, StepsAreAsCloseToFloat32AsACpus) {
   }
 }
 
-// Three sequences, by a graph and by a step with a chunk: greedily, and on a GPU otherwise, too.
+// Four sequences, by a graph and by a step with a chunk. One of them tells its logits; a CPU draws
+// another greedily, a GPU all others.
 TEST_P(TorchDeviceTest, TheDeviceDrawsAsTheHostDoes) {
   ExecutorOptions options = Bfloat16(OptionsOf(GetParam()), Device());
   auto loaded = LoadStageModel(options);
@@ -158,13 +159,13 @@ TEST_P(TorchDeviceTest, TheDeviceDrawsAsTheHostDoes) {
   warm.top_k = 5;
   SamplingParams narrow;
   narrow.top_p = 0.8;
-  const std::vector<SamplingParams> all = {greedy, warm, narrow};
+  const std::vector<SamplingParams> all = {greedy, greedy, warm, narrow};
   Sampler sampler(model.config().vocab_size);
   constexpr uint64_t kSeed = 11;
   const auto prompt = RandomPrompt(100);
   constexpr int32_t kPages = 8;
   std::vector<std::vector<int32_t>> pages;
-  for (int32_t first = 0; first < 3 * kPages; first += kPages) {
+  for (int32_t first = 0; first < 4 * kPages; first += kPages) {
     std::vector<int32_t>& own = pages.emplace_back(kPages);
     std::iota(own.begin(), own.end(), first);
   }
@@ -178,7 +179,6 @@ TEST_P(TorchDeviceTest, TheDeviceDrawsAsTheHostDoes) {
       slice.tokens = std::span(prompt).subspan(static_cast<size_t>(prefix) + i,
                                                static_cast<size_t>(counts[i]));
       slice.pages = pages[i];
-      // The one in the middle tells its logits, and on a CPU all that are not drawn greedily.
       slice.draw = *Sampler::RowDrawOf(all[i], kSeed, prefix);
       slice.wants_logits = !draws || i == 1 || !model.Draws(slice.draw);
       if (!slice.wants_logits) slice.drawn = &drawn[i];
@@ -198,9 +198,9 @@ TEST_P(TorchDeviceTest, TheDeviceDrawsAsTheHostDoes) {
     }
     return drawn;
   };
-  EXPECT_EQ(run({40, 41, 42}, 0, true), run({40, 41, 42}, 0, false));
-  EXPECT_EQ(run({1, 1, 1}, 40, true), run({1, 1, 1}, 40, false));
-  EXPECT_EQ(run({2, 1, 1}, 40, true), run({2, 1, 1}, 40, false));
+  EXPECT_EQ(run({40, 41, 42, 43}, 0, true), run({40, 41, 42, 43}, 0, false));
+  EXPECT_EQ(run({1, 1, 1, 1}, 40, true), run({1, 1, 1, 1}, 40, false));
+  EXPECT_EQ(run({2, 1, 1, 1}, 40, true), run({2, 1, 1, 1}, 40, false));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/cumsum.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
@@ -18,11 +19,13 @@
 #include <vector>
 
 #include "common/engine/kernels/kernels.h"
+#include "common/engine/requirements.h"
 
 namespace baton {
 namespace {
 
-constexpr double kLeastOctaves = -32;  // As kernels::KernelTable::weigh: its weight is 0.
+// Where the last bucket ends: the weight there is 0, as KernelTable::weigh has it.
+constexpr double kLeastOctaves = -kernels::kWeightBuckets / kernels::kBucketsPerOctave;
 constexpr int64_t kIdRange = int64_t{1} << 32;
 
 // Rows of one kind, and what they ask for: columns [rows, 1].
@@ -37,24 +40,21 @@ struct Rows {
   bool all_kept = false;  // Whether a row has no top_k.
 };
 
-Rows RowsOf(const TorchDevice& device, const at::Tensor& logits, std::span<const RowDraw> draws) {
+// `logits` are those of the draws at `places`.
+Rows RowsOf(const TorchDevice& device, const at::Tensor& logits, std::span<const RowDraw> draws,
+            const std::vector<int64_t>& places) {
   constexpr int64_t kColumns = 5;
-  const auto count = static_cast<int64_t>(draws.size());
-  // What is pinned goes back to libtorch's pool, which waits for copies from it.
-  const at::Tensor staging =
-      device.AllocateStaging(draws.size() * kColumns * sizeof(double)).view(at::kDouble);
-  auto* to = staging.data_ptr<double>();
   Rows rows;
-  for (const RowDraw& draw : draws) {
+  std::vector<double> numbers;
+  for (const int64_t place : places) {
+    const RowDraw& draw = draws[static_cast<size_t>(place)];
     const int64_t top_k = draw.top_k < logits.size(1) ? draw.top_k : 0;
     rows.most_kept = std::max(rows.most_kept, top_k);
     rows.all_kept = rows.all_kept || top_k == 0;
-    for (const double value : {double{draw.scale}, static_cast<double>(top_k), draw.top_p,
-                               static_cast<double>(draw.least_weight), draw.uniform}) {
-      *to++ = value;
-    }
+    numbers.insert(numbers.end(), {double{draw.scale}, static_cast<double>(top_k), draw.top_p,
+                                   static_cast<double>(draw.least_weight), draw.uniform});
   }
-  const at::Tensor all = device.Upload(staging).view({count, kColumns});
+  const at::Tensor all = device.UploadNumbers(numbers).view({logits.size(0), kColumns});
   const auto column = [&all](int64_t i) { return all.narrow(1, i, 1); };
   rows.logits = logits;
   rows.scale = column(0).to(at::kFloat);
@@ -140,15 +140,13 @@ at::Tensor DrawRows(const TorchDevice& device, const at::Tensor& logits,
                     std::span<const RowDraw> draws, int64_t candidates) {
   enum Kind { kGreedy, kById, kByRank, kKinds };
   std::vector<int64_t> places[kKinds];
-  std::vector<RowDraw> of_kind[kKinds];
   for (size_t i = 0; i < draws.size(); ++i) {
     const Kind kind = draws[i].scale == 0 ? kGreedy : draws[i].top_p < 1 ? kByRank : kById;
     places[kind].push_back(static_cast<int64_t>(i));
-    of_kind[kind].push_back(draws[i]);
   }
   const auto draw = [&](Kind kind, const at::Tensor& rows) {
     if (kind == kGreedy) return rows.argmax(-1);
-    const Rows asked = RowsOf(device, rows, of_kind[kind]);
+    const Rows asked = RowsOf(device, rows, draws, places[kind]);
     return kind == kById ? DrawById(asked) : DrawByRank(asked, candidates);
   };
   at::Tensor tokens;
@@ -159,13 +157,33 @@ at::Tensor DrawRows(const TorchDevice& device, const at::Tensor& logits,
       break;
     }
     if (!tokens.defined()) tokens = at::empty({logits.size(0)}, logits.options().dtype(at::kLong));
-    const at::Tensor staging =
-        device.AllocateStaging(places[kind].size() * sizeof(int64_t)).view(at::kLong);
-    std::copy(places[kind].begin(), places[kind].end(), staging.data_ptr<int64_t>());
-    const at::Tensor index = device.Upload(staging);
+    const at::Tensor index = device.UploadNumbers(places[kind]);
     tokens.index_copy_(0, index, draw(kind, logits.index_select(0, index)));
   }
   return tokens.masked_fill_(logits.isfinite().all(-1).logical_not(), kNotFinite);
+}
+
+std::vector<int32_t> DrawTokens(const TorchDevice& device, const at::Tensor& logits,
+                                std::span<const RowDraw> draws, int64_t candidates) {
+  const auto draw = [&](size_t begin, size_t count, int64_t of) {
+    const at::Tensor rows =
+        logits.narrow(0, static_cast<int64_t>(begin), static_cast<int64_t>(count));
+    return DrawRows(device, rows, draws.subspan(begin, count), of);
+  };
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < draws.size(); i += kLogitRows) {
+    parts.push_back(draw(i, std::min<size_t>(kLogitRows, draws.size() - i), candidates));
+  }
+  const at::Tensor drawn = device.ToHost(at::cat(parts));
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < draws.size(); ++i) {
+    int64_t token = drawn.data_ptr<int64_t>()[i];
+    if (token == kTooFewCandidates) {  // Alone, since a ranking of all takes more memory.
+      token = device.ToHost(draw(i, 1, logits.size(1))).item<int64_t>();
+    }
+    tokens.push_back(static_cast<int32_t>(token));
+  }
+  return tokens;
 }
 
 }  // namespace baton

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "common/engine/sampling/sampling_params.h"
 #include "common/engine/torch/torch_device.h"
@@ -25,9 +26,16 @@ inline constexpr int64_t kTooFewCandidates = -2;  // Top_p keeps more than so ma
 // weights are integers here, too, so that sums are exact, and equal logits rank by their ids. An
 // exponential may differ from the host's in its last bits, as between instruction sets.
 //
-// Returns [rows] int64 on `device`; the host waits for nothing. At least one row.
+// Returns [rows] int64 on `device`; the host waits for nothing. At least one row, and few: it takes
+// kTorchDrawFloats for each logit.
 at::Tensor DrawRows(const TorchDevice& device, const at::Tensor& logits,
-                    std::span<const RowDraw> draws, int64_t candidates = kDrawCandidates);
+                    std::span<const RowDraw> draws, int64_t candidates);
+
+// The same on the host, of any number of rows, from as many candidates as it takes: a row that has
+// too few is drawn from all. Waits for the device.
+std::vector<int32_t> DrawTokens(const TorchDevice& device, const at::Tensor& logits,
+                                std::span<const RowDraw> draws,
+                                int64_t candidates = kDrawCandidates);
 
 }  // namespace baton
 

@@ -78,7 +78,10 @@ TEST_P(TorchDrawsTest, AreThoseOfTheHost) {
       draws.push_back(*Sampler::RowDrawOf(own, static_cast<uint64_t>(round), position));
     }
     const std::vector<int64_t> drawn = Drawn(logits, draws, vocab());
+    const auto entered = device_->Enter(Queue::kCompute);
     const std::vector<int64_t> of_few = Drawn(logits, draws, std::min(vocab(), 16));
+    const std::vector<int32_t> tokens =
+        DrawTokens(*device_, logits.to(device_->device()), draws, std::min(vocab(), 16));
     for (size_t row = 0; row < params.size(); ++row) {
       SCOPED_TRACE(testing::Message() << "round " << round << ", row " << row);
       const std::span<const float> own(
@@ -88,6 +91,7 @@ TEST_P(TorchDrawsTest, AreThoseOfTheHost) {
           sampler.Sample({own, &params[row], static_cast<uint64_t>(round), position});
       ASSERT_TRUE(expected.ok()) << expected.status();
       EXPECT_EQ(drawn[row], expected->token);
+      EXPECT_EQ(tokens[row], expected->token);
       // Few candidates give the same token or none.
       if (of_few[row] != kTooFewCandidates) {
         EXPECT_EQ(of_few[row], expected->token);

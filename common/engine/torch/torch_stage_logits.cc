@@ -1,13 +1,10 @@
 // The end of TorchStageModel's layers: logits, and what Forward tells of them.
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "common/base/status.h"
 #include "common/engine/requirements.h"
@@ -26,18 +23,9 @@ at::Tensor TorchStageModel::Logits(const at::Tensor& x) const {
   return logits.div(config_.logit_softcap).tanh_().mul_(config_.logit_softcap);
 }
 
-at::Tensor TorchStageModel::ToHost(const at::Tensor& tensor) const {
-  if (device_.is_host()) return tensor;
-  const at::Tensor host =
-      device_.AllocateStaging(tensor.nbytes()).view(tensor.scalar_type()).view(tensor.sizes());
-  host.copy_(tensor, /*non_blocking=*/true);
-  device_.Finish(Queue::kCompute);
-  return host;
-}
-
 absl::StatusOr<at::Tensor> TorchStageModel::Head(const at::Tensor& x) {
   const at::Tensor part = Logits(x);
-  if (group_.alone()) return ToHost(part);
+  if (group_.alone()) return device_.ToHost(part);
   if (!device_.is_host()) return GatherOnDevice(part);
   at::Tensor all;
   std::span<float> gathered;
@@ -55,7 +43,7 @@ absl::StatusOr<at::Tensor> TorchStageModel::GatherOnDevice(const at::Tensor& par
   const at::Tensor all = at::empty({ranks, part.size(0), part.size(1)}, part.options());
   BATON_RETURN_IF_ERROR(group_.GatherParts(device_.Lend(part), device_.Lend(all)));
   if (!tells_logits()) return at::Tensor();
-  return ToHost(all.permute({1, 0, 2}).reshape({part.size(0), ranks * part.size(1)}));
+  return device_.ToHost(all.permute({1, 0, 2}).reshape({part.size(0), ranks * part.size(1)}));
 }
 
 absl::Status TorchStageModel::TellLogits(const Batch& batch, const TorchStep& step,
@@ -98,34 +86,17 @@ void TorchStageModel::TellRows(const Batch& batch, const at::Tensor& rows,
     }
     if (slice.wants_row()) ++row;
   }
-  const auto chosen = [&rows](const std::vector<int64_t>& of) {
+  const auto chosen = [&](const std::vector<int64_t>& of) {
     const bool all = static_cast<int64_t>(of.size()) == rows.size(0);
-    return all ? rows : rows.index_select(0, at::tensor(of).to(rows.device()));
+    return all ? rows : rows.index_select(0, device_.UploadNumbers(of));
   };
-  if (!drawn.empty()) DrawTokens(chosen(drawn), draws, tokens);
+  if (!drawn.empty()) {
+    const std::vector<int32_t> ids = DrawTokens(device_, chosen(drawn), draws);
+    for (size_t i = 0; i < ids.size(); ++i) *tokens[i] = ids[i];
+  }
   if (told.empty()) return;
   at::from_blob(logits.data(), {static_cast<int64_t>(told.size()), rows.size(1)}, at::kFloat)
       .copy_(chosen(told), /*non_blocking=*/true);
-}
-
-void TorchStageModel::DrawTokens(const at::Tensor& rows, std::span<const RowDraw> draws,
-                                 std::span<int32_t* const> tokens) const {
-  std::vector<at::Tensor> parts;  // Few rows at a time, since a draw takes ten times their memory.
-  for (size_t i = 0; i < draws.size(); i += kLogitRows) {
-    const auto part = draws.subspan(i, std::min<size_t>(kLogitRows, draws.size() - i));
-    parts.push_back(DrawRows(
-        device_, rows.narrow(0, static_cast<int64_t>(i), static_cast<int64_t>(part.size())), part));
-  }
-  const at::Tensor told = ToHost(at::cat(parts));
-  for (size_t i = 0; i < draws.size(); ++i) {
-    int64_t token = told.data_ptr<int64_t>()[i];
-    if (token == kTooFewCandidates) {
-      token = ToHost(DrawRows(device_, rows.narrow(0, static_cast<int64_t>(i), 1),
-                              draws.subspan(i, 1), rows.size(1)))
-                  .item<int64_t>();
-    }
-    *tokens[i] = static_cast<int32_t>(token);
-  }
 }
 
 }  // namespace baton

@@ -7,7 +7,6 @@
 #include <ATen/ops/index_put.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rsqrt.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
@@ -199,7 +198,7 @@ absl::Status TorchStageModel::ComputeByGraph(const Batch& batch, const TensorVie
     if (batch.slices[i].wants_row()) wanted.push_back(static_cast<int64_t>(i));
   }
   if (wanted.size() < batch.slices.size()) {
-    x = x.index_select(0, at::tensor(wanted).to(x.device()));
+    x = x.index_select(0, device_.UploadNumbers(wanted));
   }
   TellRows(batch, x, logits);
   return absl::OkStatus();

@@ -120,12 +120,8 @@ class TorchStageModel final : public StageModel {
   static at::Tensor Rotate(const at::Tensor& heads, const TorchStep& step);
   // This rank's part of the logits, float32 on the device.
   at::Tensor Logits(const at::Tensor& x) const;
-  // The tensor where the host can read it; waits for the device.
-  at::Tensor ToHost(const at::Tensor& tensor) const;
   // Gives each slice what it wants of its row of `rows`: [slices that want one, vocab].
   void TellRows(const Batch& batch, const at::Tensor& rows, std::span<float> logits) const;
-  void DrawTokens(const at::Tensor& rows, std::span<const RowDraw> draws,
-                  std::span<int32_t* const> tokens) const;
   absl::Status TellLogits(const Batch& batch, const TorchStep& step, const at::Tensor& x,
                           std::span<float> logits);
   // [rows, vocab] float32 in host memory; undefined on ranks without logits.

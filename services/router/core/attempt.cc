@@ -161,7 +161,7 @@ bool RouterCore::State::Retry(Transaction& txn, Role blamed, const absl::Status&
   // Without another pair the failure is reported as it was, unless the others have no room, or none
   // is ready at all and one is expected: then what failed is what is missing.
   const bool no_room = IsOverloaded(other.status());
-  const bool no_pair = !membership.HasReadyPair() && ExpectsPair();
+  const bool no_pair = !membership.HasReadyPair() && ExpectsPair(now_us);
   if (!other.ok() && !(MayWaitAgain() && (no_room || no_pair))) return false;
   // Who drains, is dead or does not answer is in no pair any more: what it had must go elsewhere
   // and cannot come back to it.

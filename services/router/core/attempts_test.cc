@@ -27,6 +27,12 @@ class AttemptsTest : public RouterCoreTest {
     limits.max_attempts = max_attempts;
     return limits;
   }
+  void JoinTwoPairsWith(int max_waiting) {
+    RouterLimits limits = Patient();
+    limits.max_waiting = max_waiting;
+    Reset(limits);
+    JoinTwoPairs();
+  }
   // The next attempt, which an event has begun.
   void Again() { reserve_ = Only<Reserve>(); }
   void FailReserve(const absl::Status& status) {
@@ -140,10 +146,7 @@ TEST_F(AttemptsTest, WhatIsNotTriedAgainIsNotCounted) {
 // Two decodes, of which one is full: there is a pair for the request, without room. The queue's
 // bound is for those that come.
 TEST_F(AttemptsTest, WhatFailedWaitsForRoomBesideAFullQueue) {
-  RouterLimits limits = Patient();
-  limits.max_waiting = 1;
-  Reset(limits);
-  JoinTwoPairs();
+  JoinTwoPairsWith(/*max_waiting=*/1);
   Reserving(1);
   FailReserve(kFull);
   Again();
@@ -162,10 +165,7 @@ TEST_F(AttemptsTest, WhatFailedWaitsForRoomBesideAFullQueue) {
 }
 
 TEST_F(AttemptsTest, AFailureIsToldIfNoneMayWait) {
-  RouterLimits limits = Patient();
-  limits.max_waiting = 0;
-  Reset(limits);
-  JoinTwoPairs();
+  JoinTwoPairsWith(/*max_waiting=*/0);
   Reserving(1);
   const Reserve first = reserve_;
   Reserving(2);

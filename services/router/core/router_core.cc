@@ -334,8 +334,7 @@ int64_t RouterCore::NextDeadlineUs() const {
 Outlook RouterCore::outlook(int64_t now_us) const {
   const State& state = *state_;
   if (state.membership.HasReadyPair()) return Outlook::kServed;
-  const bool waits = state.limits.pairing_timeout_us > 0 && state.PairAwaitedUntilUs(now_us) != 0;
-  return waits ? Outlook::kWaits : Outlook::kRefused;
+  return state.ExpectsPair(now_us) ? Outlook::kWaits : Outlook::kRefused;
 }
 
 FinishCall RouterCore::EndOf(uint64_t call_id, absl::Status error) const {

@@ -110,7 +110,7 @@ struct RouterCore::State {
   void GiveWay(uint64_t call_id);
   absl::Status MayQueue(const CallSubmitted& event);
   absl::Status NoPair(const std::string& what_happened) const;
-  bool ExpectsPair() const;
+  bool ExpectsPair(int64_t at_us) const;
   absl::Status MayWait() const;
   void Wait(Transaction& txn);
   int64_t WaitsUntilUs(const Transaction& txn) const;

@@ -32,12 +32,12 @@ absl::Status RouterCore::State::WhyNone(absl::Status status, uint32_t version) {
                  "router", "");
 }
 
-bool RouterCore::State::ExpectsPair() const {
-  return limits.pairing_timeout_us > 0 && PairAwaitedUntilUs(now_us) != 0;
+bool RouterCore::State::ExpectsPair(int64_t at_us) const {
+  return limits.pairing_timeout_us > 0 && PairAwaitedUntilUs(at_us) != 0;
 }
 
 absl::Status RouterCore::State::MayWait() const {
-  if (!ExpectsPair()) return NoPair("is ready");
+  if (!ExpectsPair(now_us)) return NoPair("is ready");
   if (table.CountOf(Phase::kWaiting) >= limits.max_waiting) {
     Covered<"router: too many requests wait">();
     return WithLeg(Overloaded(absl::ResourceExhaustedError(absl::StrCat(
