@@ -40,7 +40,10 @@ struct PromptReport {
 
 // A run of tokens, and what the caller wants to know about it.
 struct SequenceStep : TokenRun {
-  std::optional<Draw> draw;            // Last stage only.
+  std::optional<Draw> draw;  // Last stage only.
+  // Gets the token that is drawn, if one is, before a step that was submitted later reads its
+  // tokens: so that step may feed it. May be null.
+  int32_t* drawn = nullptr;
   std::optional<PromptReport> report;  // Last stage only.
 };
 

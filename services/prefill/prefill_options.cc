@@ -40,6 +40,9 @@ PrefillOptions SchedulingOfBoth(const v1::Options& options, int max_context_toke
   PrefillOptions own;
   own.pp_size = static_cast<int>(options.pp_size());
   own.planner.caches = !options.disable_radix_cache();
+  const bool elsewhere = options.device().starts_with("cuda") || !options.timed_profile().empty();
+  own.planner.feeds_ahead =
+      options.overlap_schedule() == "on" || (options.overlap_schedule() == "auto" && elsewhere);
   own.planner.reserved_decode_tokens = static_cast<int>(options.num_reserved_decode_tokens());
   own.planner.max_queued_requests = static_cast<int>(options.max_queued_requests());
   own.planner.max_context_tokens = max_context_tokens;

@@ -28,7 +28,8 @@ def prompt_of(length):
 
 
 def colocated_cluster(model, logs, stages, **more):
-    given = {"stages": stages, "chains": 0, "decodes": 0, "colocated": 1, "flags": FLAGS,
+    overlap = ["--overlap-schedule", "on"]  # Has an effect with one stage.
+    given = {"stages": stages, "chains": 0, "decodes": 0, "colocated": 1, "flags": [*FLAGS, *overlap],
              "router_flags": ["--served-model-name", "tiny"], **more}
     return clusters.Cluster(model, logs, **given)
 
@@ -41,7 +42,8 @@ def colocated(request, tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def apart(tiny_model, tmp_path_factory):
-    with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("apart"), stages=2, flags=FLAGS,
+    with clusters.Cluster(tiny_model, tmp_path_factory.mktemp("apart"), stages=2,
+                          flags=[*FLAGS, "--overlap-schedule", "on"],
                           router_flags=["--served-model-name", "tiny"]) as cluster:
         yield cluster
 

@@ -60,6 +60,7 @@ ClusterShape DrawShape(Random& random) {
   if (random.Chance(0.3)) chain.target_itl_us = random.Between(1, 20'000);
   if (random.Chance(0.6)) chain.decode_max_wait_us = random.Between(1, 20'000);
   if (random.Chance(0.3)) shape.prefill.async_depth = static_cast<int>(random.Between(0, 2));
+  chain.feeds_ahead = stages == 1 && random.Chance(0.6);
   if (random.Chance(0.3)) chain.slot_requests = static_cast<int>(random.Between(1, 6));
   if (random.Chance(0.2)) chain.chunk_tokens = -1;
   if (random.Chance(0.3)) chain.input_tokens = kPage * static_cast<int>(random.Between(1, 40));
@@ -109,7 +110,7 @@ class GuardsWitness {
       if (const auto* token = std::get_if<prefill::DeliverToken>(&action)) {
         Request& request = requests_.at(token->attempt_id);
         ++request.drawn;
-        request.known_us = now_us;
+        if (!std::exchange(request.fed_ahead, false)) request.known_us = now_us;
         request.passed_over = 0;
       } else if (const auto* finish = std::get_if<prefill::FinishRequest>(&action)) {
         requests_.erase(finish->attempt_id);
@@ -121,6 +122,7 @@ class GuardsWitness {
 
   const std::string& violation() const { return violation_; }
   int tight() const { return tight_; }  // Plans that were allowed more than the bounds.
+  int ahead() const { return ahead_; }  // Steps that were issued before their tokens were known.
 
  private:
   struct Request {
@@ -129,6 +131,7 @@ class GuardsWitness {
     int drawn = 0;
     bool open = false;
     std::optional<int64_t> known_us;  // A token that no plan feeds yet.
+    bool fed_ahead = false;           // A plan feeds the token that comes next.
     int passed_over = 0;              // By so many plans.
   };
 
@@ -149,6 +152,7 @@ class GuardsWitness {
       if (found == requests_.end()) continue;
       found->second.open = false;
       found->second.known_us.reset();
+      found->second.fed_ahead = false;
     }
     if (plan.items.empty()) return;
     const bool decodes = std::any_of(requests_.begin(), requests_.end(), [](const auto& entry) {
@@ -171,7 +175,14 @@ class GuardsWitness {
       Request& request = requests_.at(item.attempt_id);
       work.Add(item.token_begin, item.token_count);
       if (request.left == 0) {
-        if (!request.known_us.has_value()) Complain(plan, "feeds a token that is not known");
+        if (item.token == prefill::kTokenAhead) {
+          if (!limits_.feeds_ahead || std::exchange(request.fed_ahead, true)) {
+            Complain(plan, "feeds a token twice, or too early");
+          }
+          ++ahead_;
+        } else if (!request.known_us.has_value()) {
+          Complain(plan, "feeds a token that is not known");
+        }
         request.known_us.reset();
         row_work.Add(item.token_begin, 1);
         ++rows;
@@ -252,11 +263,13 @@ class GuardsWitness {
   std::map<uint64_t, Request> requests_;
   int64_t now_us_ = 0;
   int tight_ = 0;
+  int ahead_ = 0;
   std::string violation_;
 };
 
 TEST(ColocatedTest, PlansKeepTheirBudgetsAndGuardBothSides) {
   int tight = 0;
+  int ahead = 0;
   int64_t retractions = 0;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -280,8 +293,10 @@ TEST(ColocatedTest, PlansKeepTheirBudgetsAndGuardBothSides) {
     }
     ASSERT_EQ(cluster.Settle(), absl::OkStatus());
     tight += witness.tight();
+    ahead += witness.ahead();
     retractions += record->chains[0].retractions;
   }
+  EXPECT_GT(ahead, 10'000);
   EXPECT_GT(tight, 100) << "the bounds were seldom tight";
   EXPECT_GT(retractions, 20);
 }

@@ -26,7 +26,7 @@ prefill::PlannerLimits LimitsOf(const Topology& topology, int node, const Instan
   limits.max_context_tokens = topology.max_context_tokens;
   limits.plan_grace_us = topology.times.plan_grace_us;
   limits.vocab_size = kVocabulary;
-  limits.decodes = true;
+  limits.decodes = limits.feeds_ahead = true;
   if (topology.reserved_tokens > 0) limits.reserved_decode_tokens = topology.reserved_tokens;
   if (topology.IsColocated(node)) return limits;
   limits.granting = self;

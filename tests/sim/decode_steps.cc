@@ -35,11 +35,12 @@ void DecodeSteps::Begin(uint64_t epoch, std::vector<InstanceRef> members) {
   members_ = std::move(members);
   inputs_.clear();
   outputs_.clear();
+  drawn_.clear();
 }
 
 std::vector<uint64_t> DecodeSteps::Embedded(const Row& row) const {
   std::vector<uint64_t> x;
-  if (row.sequence == nullptr) return x;
+  if (row.sequence == nullptr || row.ahead()) return x;
   for (int position = row.begin(); position < row.end(); ++position) {
     const int64_t token =
         row.run.decodes ? row.run.item.token : hooks_.token_at(*row.sequence, position);
@@ -133,7 +134,10 @@ bool DecodeSteps::ComputeRow(size_t row, const std::vector<DecodeSteps*>& ranks,
     }
     parts.push_back({&rank->memory_, pages});
   }
-  if (first.sequence == nullptr || end > first.sequence->positions()) {
+  // Behind the token that ends the text, before the planner knew of it.
+  const bool in_vain = first.ahead() && first.sequence->reason == FinishReason::kStop &&
+                       end == first.sequence->positions() + 1;
+  if (first.sequence == nullptr || (end > first.sequence->positions() && !in_vain)) {
     world_.Violate(
         absl::StrCat(self_, " computes past the end of attempt ", first.run.item.attempt_id));
     return false;
@@ -143,7 +147,7 @@ bool DecodeSteps::ComputeRow(size_t row, const std::vector<DecodeSteps*>& ranks,
     Row& theirs = rank->steps_.front().rows[row];
     theirs.digest = rank->memory_.Digest(theirs.run.pages, end);
   }
-  for (int position = first.begin(); position < end; ++position) {
+  for (int position = first.begin(); position < end && !in_vain; ++position) {
     const uint64_t out = x[static_cast<size_t>(position - first.begin())];
     if (out == first.sequence->X(position, topology_.DecodeLayers(stage()).end)) continue;
     world_.Violate(absl::StrCat("I3: ", self_, " attends to foreign or missing KV: attempt ",
@@ -155,10 +159,22 @@ bool DecodeSteps::ComputeRow(size_t row, const std::vector<DecodeSteps*>& ranks,
 
 void DecodeSteps::RunAlone() {
   Step& step = steps_.front();
-  for (size_t row = 0; row < step.rows.size(); ++row) {
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    Row& row = step.rows[i];
+    const uint64_t attempt_id = row.run.item.attempt_id;
+    if (row.ahead()) {
+      const auto drawn = drawn_.find(attempt_id);
+      if (drawn == drawn_.end()) {
+        return world_.Violate(absl::StrCat(self_, " has nothing to feed of attempt ", attempt_id));
+      }
+      row.x = {Embed(drawn->second, row.begin())};
+    }
     std::vector<uint64_t> x;
-    if (!ComputeRow(row, {this}, x)) return;
-    step.rows[row].x = std::move(x);
+    if (!ComputeRow(i, {this}, x)) return;
+    row.x = std::move(x);
+    if (!row.run.item.draws || row.sequence == nullptr) continue;
+    const uint64_t prompt_id = row.sequence->inputs.prompt_id;
+    drawn_[attempt_id] = DrawToken(row.x.back(), prompt_id, row.run.generated).token;
   }
   step.computed = true;
   world_.After(node_, DrawCost(step), "step done", [this] {

@@ -32,6 +32,7 @@ class DecodeSteps {
     std::vector<uint64_t> x;  // What enters, then what leaves the stage's layers; rank 0 knows.
     uint64_t digest = 0;      // Digest of everything up to its end, on this rank.
 
+    bool ahead() const { return run.item.token == prefill::kTokenAhead; }
     int begin() const { return run.item.token_begin; }
     int end() const { return run.item.token_begin + run.item.token_count; }
   };
@@ -110,6 +111,7 @@ class DecodeSteps {
   std::map<uint64_t, Activations> inputs_;   // By plan; not yet computed.
   std::map<uint64_t, Activations> outputs_;  // By plan; not yet passed on.
   std::deque<Step> steps_;                   // The first is being computed.
+  std::map<uint64_t, int32_t> drawn_;        // By attempt: what was drawn last, by one process.
 };
 
 }  // namespace baton::sim

@@ -375,8 +375,10 @@ void DecodeWitness::SeeItem(Session& session, const prefill::PlanItem& item) {
   const int prompt = session.sequence->inputs.prompt_tokens;
   if (item.token_begin < prompt + session.delivered - 1 || session.delivered == 0) return;
   const SampledToken& fed = session.sequence->answer[static_cast<size_t>(session.delivered - 1)];
-  const bool right = item.token_count == 1 && item.draws && item.token == fed.token &&
-                     item.token_begin == prompt + session.delivered - 1;
+  // Or the one behind it, which a plan draws that runs.
+  const bool ahead = item.token == prefill::kTokenAhead;
+  const bool right = item.token_count == 1 && item.draws && (ahead || item.token == fed.token) &&
+                     item.token_begin == prompt + session.delivered - (ahead ? 0 : 1);
   // Read again, it ends with the token that was told last.
   const bool reads = session.read_here &&
                      item.token_begin + item.token_count == prompt + session.delivered &&

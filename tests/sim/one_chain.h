@@ -45,6 +45,7 @@ struct ChainSettings {
   int reserved_decode_tokens = INT_MAX;
   int extra_slots = 0;
   int slot_requests = INT_MAX;
+  bool feeds_ahead = false;
   int deaths = 0;   // Stages that die.
   int flushes = 0;  // Calls of FlushCache.
 };
@@ -66,6 +67,7 @@ class OneChain {
   int aborted() const;
   int most_with_executor() const { return most_with_executor_; }
   int64_t cached_tokens() const { return cached_tokens_; }
+  int steps_ahead() const { return steps_ahead_; }  // Issued before their tokens were known.
   uint64_t evicted_pages() const { return evicted_pages_ + planner_->load().evicted_pages_total; }
   uint64_t retractions() const { return retractions_ + planner_->load().retractions_total; }
   int resumes() const { return resumes_; }  // After a death, of texts that had begun.
@@ -97,6 +99,7 @@ class OneChain {
     std::map<uint64_t, uint64_t> outputs;      // Buffer -> plan in it.
     std::map<uint64_t, int> computed;          // Attempt -> tokens whose KV is there, in order.
     std::map<uint64_t, int> read;              // Attempt -> tokens before its first decode step.
+    std::map<uint64_t, int32_t> last_drawn;    // By attempt.
     std::map<int, std::map<int, int64_t>> kv;  // Page -> what each place in it holds.
     std::map<uint64_t, std::set<int>> sent;    // Attempt -> page indices sent.
     std::set<uint64_t> committed;
@@ -109,6 +112,9 @@ class OneChain {
     int life = 0;
   };
 
+  bool FeedsAhead() const {
+    return settings_.feeds_ahead && settings_.stages == 1 && settings_.extra_slots == 0;
+  }
   prefill::PlannerLimits Limits() const;
   std::unique_ptr<prefill::Stage> NewStage(int stage) const;
 
@@ -196,6 +202,7 @@ class OneChain {
   uint64_t evicted_pages_ = 0;  // By planners that are dead.
   uint64_t retractions_ = 0;
   int resumes_ = 0;
+  int steps_ahead_ = 0;
 };
 
 }  // namespace baton::sim

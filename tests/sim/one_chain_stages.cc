@@ -95,10 +95,13 @@ void OneChain::Compute(size_t i, const RunCompute::Item& item, ComputeFinished& 
   const bool decodes = begin >= process.read.at(attempt_id);
   if (item.decodes != decodes) fails("a chunk is taken for a decode step, or the other way round");
   if (item.generated != std::max(end - attempt.prompt_tokens, 0)) fails("another draw");
-  if (decodes && item.item.token != NextToken(request, begin - 1)) fails("another token is fed");
+  const bool ahead = item.item.token == prefill::kTokenAhead;
+  const int32_t fed = ahead ? process.last_drawn[attempt_id] : item.item.token;
+  if (decodes && fed != NextToken(request, begin - 1)) fails("another token is fed");
   if (i + 1 < stages_.size()) return;
   if (item.item.final || item.item.draws) {
-    finished.drawn.emplace_back(SampledToken{NextToken(request, end - 1), 0, {}});
+    const int32_t next = process.last_drawn[attempt_id] = NextToken(request, end - 1);
+    finished.drawn.emplace_back(SampledToken{next, 0, {}});
   }
   const bool read_first = process.read.at(attempt_id) == attempt.prompt_tokens;
   if (!decodes && read_first && attempt.wants_prompt) TellPrompt(item.item, finished);

@@ -148,6 +148,7 @@ TEST(OneChainTest, AllAtOnce) {
   uint64_t evicted_pages = 0;
   uint64_t retractions = 0;
   int resumes = 0;
+  int steps_ahead = 0;
   for (uint64_t seed = 1; seed <= 400 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
@@ -158,11 +159,13 @@ TEST(OneChainTest, AllAtOnce) {
     evicted_pages += chain.evicted_pages();
     retractions += chain.retractions();
     resumes += chain.resumes();
+    steps_ahead += chain.steps_ahead();
   }
   EXPECT_GT(cached_tokens, 10'000);
   EXPECT_GT(evicted_pages, 1000u);
   EXPECT_GT(retractions, 100u);
   EXPECT_GT(resumes, 100);
+  EXPECT_GT(steps_ahead, 1'000);
 }
 
 // Aborts a thousand requests at once: waiting, computed, being sent. A dozen others are answered.

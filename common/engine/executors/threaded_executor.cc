@@ -44,6 +44,17 @@ absl::Status CheckSequence(const SequenceStep& sequence, bool draws) {
   return absl::OkStatus();
 }
 
+// To the steps behind. What could not be drawn leaves the token before, which any step may feed:
+// whose text that would be has failed.
+void PassOnDrawn(const Step& step, const StepResult& result) {
+  auto drawn = result.drawn.begin();
+  for (const SequenceStep& sequence : step.sequences) {
+    if (!sequence.draw.has_value() || drawn == result.drawn.end()) continue;
+    if (sequence.drawn != nullptr && drawn->ok()) *sequence.drawn = (*drawn)->token;
+    ++drawn;
+  }
+}
+
 }  // namespace
 
 ThreadedExecutor::ThreadedExecutor(std::unique_ptr<StageModel> model, std::string failpoint)
@@ -120,6 +131,7 @@ absl::Status ThreadedExecutor::Compute(const Step& step, int64_t submitted_us, S
   BATON_RETURN_IF_ERROR(model_->Forward(batch, step.in, step.out, logits));
   if (silent) result.reported.clear();
   if (rows_.has_value()) DrawTokens(step, batch, logits, result);
+  PassOnDrawn(step, result);
   return absl::OkStatus();
 }
 

@@ -214,6 +214,36 @@ TEST_F(ThreadedExecutorTest, HistoryHasThePromptAndEveryTokenThatWasFed) {
   EXPECT_EQ(history.counts().at(4), 2);
 }
 
+TEST_F(ThreadedExecutorTest, AStepMayFeedWhatTheStepBeforeItDraws) {
+  std::vector<int32_t> fed = {3, 7};
+  const std::vector<int32_t> bad = {kVocab - 2};
+  const auto step = [&](std::span<const int32_t> first, std::span<const int32_t> second) {
+    Step made;
+    made.sequences = {Sequence(first, Draw{&greedy_, 1, 0, nullptr, {}}),
+                      Sequence(second, Draw{&greedy_, 1, 0, nullptr, {}})};
+    made.sequences[0].drawn = fed.data();
+    made.sequences[1].drawn = &fed[1];
+    return made;
+  };
+  const std::span<const int32_t> cells = fed;
+  std::vector<int32_t> told;
+  Notification done;
+  model_->fails_to_pick = true;  // As a device says that a logit is not finite: -1.
+  executor_->Submit(step(cells.first(1), cells.last(1)), [&](StepResult result) {
+    EXPECT_FALSE(result.drawn.at(0).ok());
+    EXPECT_EQ(fed, (std::vector<int32_t>{3, 7}));
+    model_->fails_to_pick = false;
+  });
+  executor_->Submit(step(cells.first(1), cells.last(1)), [](StepResult) {});
+  executor_->Submit(step(cells.first(1), bad), [&](StepResult result) {
+    for (const auto& token : result.drawn) told.push_back(token->token);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  EXPECT_EQ(told, (std::vector<int32_t>{5, kVocab - 1}));
+  EXPECT_EQ(fed, told);
+}
+
 TEST_F(ThreadedExecutorTest, AFailedStepSaysWhyAndTheNextOneRuns) {
   const std::vector<int32_t> tokens = {1};
   const auto step = [&] { return Run({Sequence(tokens, Draw{&greedy_, 1, 0, nullptr, {}})}); };

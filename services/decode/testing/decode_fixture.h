@@ -148,6 +148,7 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
     options.planner.max_queued_requests = 4;
     options.planner.max_context_tokens = 40;
     options.planner.reserved_decode_tokens = 512;
+    options.planner.feeds_ahead = true;
     options.kv_lease_ms = kPatienceMs;
     if (change) change(options);
     auto service =

@@ -130,6 +130,9 @@ struct PlannerLimits {
   bool decodes = false;  // Requests may come without a ticket.
   // Plans with decode steps that are under way, beyond one for each stage,
   int extra_slots = 0;
+  // Where one process is the whole chain, and there are no extra_slots: a plan may have the steps
+  // behind those of the plan that runs (kTokenAhead).
+  bool feeds_ahead = false;
   int slot_requests = INT_MAX;  // and how many steps one may have. >= 1.
   // How many steps a plan has when so many requests are dealt out to the slots.
   int RowsOfSlot(int requests, int stages) const {

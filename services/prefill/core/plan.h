@@ -36,6 +36,10 @@ struct PlanOpen {
   bool adopted() const { return !ticket.has_value() && cached_tokens == read_tokens(); }
 };
 
+// Feeds what the plan before draws of the request, which is not known yet. In a chain of one
+// process alone: only who draws can feed it.
+constexpr int32_t kTokenAhead = -1;
+
 // A row of a plan: tokens [token_begin, token_begin + token_count) of one request. Of what is read
 // they are a chunk, which begins on a page, so that it covers whole pages but for the end. Behind
 // that it is one token, that the chain has drawn: a decode step.
@@ -45,7 +49,7 @@ struct PlanItem {
   int token_count = 0;
   bool final = false;  // The prompt ends here, and with it the stages' work; only with a ticket.
   bool draws = false;  // Without a ticket: the next token is drawn, and the chain decodes it.
-  int32_t token = 0;   // A decode step's: the one to feed.
+  int32_t token = 0;   // A decode step's: the one to feed, or kTokenAhead.
   int new_page = -1;   // A decode step's: the request has this page, too, from now on. -1: none.
 };
 

@@ -8,6 +8,7 @@
 // A prompt is computed from its first token that is not cached, its last one at least. A request
 // that was retracted finds what it had computed in the same way. One whose
 // tokens' log-probabilities are wanted is computed whole. The cache ends with the epoch.
+#include <algorithm>
 #include <span>
 #include <utility>
 #include <vector>
@@ -80,9 +81,9 @@ void ChainPlanner::State::ReleasePages(Request& request) {
     std::vector<int32_t> tokens = *request.tokens;
     const int read = request.read_tokens - request.prompt_tokens;
     tokens.insert(tokens.end(), request.text.begin() + read, request.text.end());
-    tree->Extend(request.cache_salt,
-                 std::span(tokens).first(static_cast<size_t>(request.planned_tokens)),
-                 request.pages, request.prefix);
+    // A step ahead of the text's end may have fed a token that was not taken.
+    const size_t known = std::min(tokens.size(), static_cast<size_t>(request.planned_tokens));
+    tree->Extend(request.cache_salt, std::span(tokens).first(known), request.pages, request.prefix);
   }
   pool->Free(std::span(request.pages).subspan(static_cast<size_t>(request.prefix.pages)));
   if (tree.has_value()) tree->Unpin(request.prefix.node);

@@ -293,5 +293,91 @@ TEST_F(TargetItlTest, DoesNotBoundPlansWithoutRows) {
   EXPECT_EQ(plans_.back().items.at(0).token_count, 64);
 }
 
+class AheadTest : public DecodingTest {
+ protected:
+  static PlannerLimits Ahead() {
+    PlannerLimits limits = Decoding();
+    limits.feeds_ahead = true;
+    return limits;
+  }
+  AheadTest() : DecodingTest(Ahead()) {}
+};
+
+TEST_F(AheadTest, APlanHasTheStepsBehindThoseOfThePlanThatRuns) {
+  Up(1);
+  Generate(1, 20, 4);
+  ASSERT_EQ(plans_.size(), 2u) << "the step behind the prompt is at hand";
+  EXPECT_EQ(plans_[1].items.at(0).token_begin, 20);
+  EXPECT_EQ(plans_[1].items[0].token, kTokenAhead);
+  EXPECT_TRUE(plans_[1].items[0].draws);
+  Drawn(0, plans_[0], 41);
+  EXPECT_EQ(All<DeliverToken>().at(0).token.token, 41);
+  ASSERT_EQ(plans_.size(), 3u);
+  EXPECT_EQ(plans_[2].items.at(0).token_begin, 21);
+  EXPECT_EQ(plans_[2].items[0].token, kTokenAhead);
+  Drawn(0, plans_[1], 42);
+  ASSERT_EQ(plans_.size(), 4u);
+  EXPECT_EQ(plans_[3].items.at(0).token_begin, 22) << "draws the last token";
+  Drawn(0, plans_[2], 43);
+  EXPECT_EQ(plans_.size(), 4u) << "no step is in vain that the length foresees";
+  Drawn(0, plans_[3], 44);
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].reason, FinishReason::kLength);
+}
+
+TEST_F(AheadTest, AStepBehindAStopTokenIsInVain) {
+  Up(1);
+  Generate(1, 20, 30);
+  Drawn(0, plans_[0], 41);
+  Drawn(0, plans_[1], kEos);
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].reason, FinishReason::kStop);
+  ASSERT_EQ(plans_.size(), 4u);
+  EXPECT_EQ(plans_[3].aborts, std::vector<uint64_t>{1});
+  Closed(0, 1);
+  EXPECT_GT(planner_->load().owned_pages, 0) << "a step uses its pages";
+  Drawn(0, plans_[2], 43);
+  EXPECT_TRUE(All<DeliverToken>().empty());
+  Done(0, 4);
+  EXPECT_EQ(planner_->load().owned_pages, 0);
+  EXPECT_TRUE(planner_->AtRest());
+}
+
+TEST_F(AheadTest, ADrawThatFailsEndsItsRequestAndTheStepBehindItCountsForNothing) {
+  Up(1);
+  Generate(1, 20, 30);
+  PlanDone done{1, 10, 1, {}, {}};
+  done.drawn.push_back({1, absl::InternalError("a logit is not finite")});
+  Send(StagePlanDone{0, kEpoch, done});
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].status.code(), absl::StatusCode::kInternal);
+  Drawn(0, plans_[1], 42);
+  EXPECT_TRUE(All<DeliverToken>().empty());
+}
+
+// A known step is held back as any plan is, so that a prompt that comes finds room in it.
+TEST_F(AheadTest, APromptThatComesWhileAStepRunsIsReadInTheNextOne) {
+  Up(1);
+  Generate(1, 20, 30);
+  Drawn(0, plans_[0], 41);
+  ASSERT_EQ(plans_.size(), 3u);
+  Generate(2, 16, 30);
+  EXPECT_EQ(plans_.size(), 3u) << "two are under way";
+  Drawn(0, plans_[1], 42);
+  ASSERT_EQ(plans_.size(), 4u);
+  EXPECT_EQ(plans_[3].items.at(0).attempt_id, 1u);
+  EXPECT_EQ(plans_[3].items.at(1).attempt_id, 2u);
+}
+
+TEST_F(AheadTest, OnlyWhoDrawsFeedsAhead) {
+  Up(2);
+  Generate(1, 20, 30);
+  EXPECT_EQ(plans_.size(), 1u);
+  Send(ChainDown{absl::UnavailableError("over")});
+  Send(ChainUp{.epoch = kEpoch + 1, .stages = 1, .page_count = 64, .ranks = 2});
+  Generate(2, 20, 30);
+  EXPECT_EQ(plans_.size(), 2u);
+}
+
 }  // namespace
 }  // namespace baton::prefill

@@ -198,7 +198,7 @@ void ChainPlanner::State::Commit(uint64_t attempt_id, Request& request, int64_t 
     tree->Extend(request.cache_salt, *request.tokens, request.pages, request.prefix);
   }
   request.drawn_us = now_us;
-  TakeToken(attempt_id, request, first);
+  if (TakeToken(attempt_id, request, first)) ready.push_back(attempt_id);
 }
 
 void ChainPlanner::State::Revoke(Request& request) {

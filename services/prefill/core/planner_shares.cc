@@ -216,6 +216,7 @@ Plan ChainPlanner::State::BuildPlan(int64_t now_us) {
     item.draws = request.fully_planned() && !request.ticket.has_value();
     plan.items.push_back(item);
     KeepPlanned(request);
+    if (item.draws) FeedAhead(attempt_id);
   }
   if (!plan.items.empty() || !plan.aborts.empty()) plans.push_back(RecordOf(plan, now_us));
   if (plan.items.empty()) return plan;
@@ -233,7 +234,7 @@ ChainPlanner::State::IssuedPlan ChainPlanner::State::RecordOf(const Plan& plan, 
     record.work.Add(item.token_begin, item.token_count);
     if (item.draws) record.draws.push_back(item.attempt_id);
     Request& request = requests.at(item.attempt_id);
-    if (request.decoding()) continue;
+    if (item.token_begin >= request.read_tokens) continue;  // A decode step.
     record.has_chunks = true;
     if (!request.text.empty()) continue;  // PromptDone has told how its prompt was computed.
     record.chunks.emplace_back(item.attempt_id, request.outcome.chunks.size());

@@ -167,6 +167,8 @@ struct ChainPlanner::State {
     bool fully_planned() const { return planned_tokens >= read_tokens; }
     int drawn() const { return static_cast<int>(text.size()); }
     bool decoding() const { return prompt_tokens + drawn() > read_tokens && !finished; }
+    // The text's, that the next decode step feeds.
+    size_t next_fed() const { return static_cast<size_t>(planned_tokens - prompt_tokens); }
     int kv_tokens() const { return prompt_tokens + token_limit; }
     bool may_give_way() const { return !ticket.has_value() && has_tokens; }
     // The next plan closes it on every stage, or an earlier one has.
@@ -271,13 +273,19 @@ struct ChainPlanner::State {
   int TokenLimitOf(const StartRequested& event) const;
   void AddRows(Plan& plan, int64_t now_us);
   size_t PlansThatDraw() const;  // That are under way.
-  size_t Slots() const { return done.size() + static_cast<size_t>(limits.extra_slots); }
+  bool FeedsAhead() const {
+    return limits.feeds_ahead && limits.extra_slots == 0 && done.size() == 1 && ranks == 1;
+  }
+  size_t Slots() const {
+    return done.size() + static_cast<size_t>(limits.extra_slots) + (FeedsAhead() ? 1 : 0);
+  }
+  void FeedAhead(uint64_t attempt_id);
   double AheadMicros() const;
   double MicrosOf(const PlanWork& work) const;
   int PagesWithin(double micros, int prefix_length, int most) const;
   int BoundByTime(int prefix_length, int tokens) const;
   void TakeDrawn(const std::vector<uint64_t>& draws, const PlanDone& plan_done, int64_t now_us);
-  void TakeToken(uint64_t attempt_id, Request& request, const SampledToken& token);
+  bool TakeToken(uint64_t attempt_id, Request& request, const SampledToken& token);
 
   // planner_growth.cc
   int AdmissionTokens(const Request& request) const;
@@ -385,7 +393,9 @@ struct ChainPlanner::State {
   std::set<std::tuple<int, Turn, uint64_t>> waiting_by_size;
   std::vector<uint64_t> open;        // In the chain, by their turns.
   std::vector<uint64_t> aborts_due;  // For the next plan.
-  std::deque<uint64_t> ready;        // Decoding, and their last token is in no plan; longest first.
+  // To be fed their next token, which is drawn or, if plans feed ahead, in a plan that draws it;
+  // the longest first.
+  std::deque<uint64_t> ready;
   uint64_t arrived = 0;
   double shared_credit = 0;                          // Shorter prompts' share, not used yet.
   std::set<std::pair<int64_t, uint64_t>> deadlines;  // For unfinished requests.

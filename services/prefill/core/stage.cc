@@ -69,7 +69,9 @@ bool Stage::State::Fits(const PlanItem& item, const Request& request) const {
   if (item.token_begin != request.planned_tokens || item.token_count < 1 || !in_pages) return false;
   const bool decodes = !request.ticket.has_value();
   if (decodes && item.token_begin >= request.read_tokens) {
-    return item.token_count == 1 && item.draws && !item.final;
+    const bool alone = options.stages == 1 && options.tensor_rank.size == 1;
+    return item.token_count == 1 && item.draws && !item.final &&
+           (item.token != kTokenAhead || alone);
   }
   const bool ends = end == request.read_tokens;
   return end <= request.read_tokens && item.new_page < 0 &&

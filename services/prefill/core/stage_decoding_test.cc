@@ -138,5 +138,18 @@ TEST_F(StageDecodingTest, APromptThatIsDecodedDrawsAtItsEnd) {
   }
 }
 
+TEST_F(StageDecodingTest, OnlyWhoDrawsIsToldToFeedWhatItDraws) {
+  Plan step = DecodedPlan(2);
+  step.items[0].token = kTokenAhead;
+  Make(0, 1);
+  Send(PlanArrived{DecodedPlan(1)});
+  Send(PlanArrived{step});
+  EXPECT_FALSE(Has<EndEpoch>());
+  Make(0, 2);
+  Send(PlanArrived{DecodedPlan(1)});
+  Send(PlanArrived{step});
+  EXPECT_TRUE(Has<EndEpoch>()) << "the other stage draws";
+}
+
 }  // namespace
 }  // namespace baton::prefill

@@ -52,7 +52,7 @@ std::vector<int32_t> AdoptedText(const ComputeJob::Item& item) {
 }  // namespace
 
 PromptContextPtr Resumed(const PromptContext& first, const std::vector<int32_t>& drawn) {
-  PromptContext context{first.tokens, first.sampling, first.sampler, first.trace, {}, drawn};
+  PromptContext context{first.tokens, first.sampling, first.sampler, first.trace, {}, 0, drawn};
   // A later stage that needs no tokens has none.
   if (!first.tokens.empty())
     context.tokens.insert(context.tokens.end(), drawn.begin(), drawn.end());
@@ -72,7 +72,8 @@ SequenceStep PlanComputer::StepOf(const ComputeJob::Item& job_item) const {
   step.prefix_length = item.token_begin;
   step.pages = job_item.run.pages;
   if (job_item.decodes()) {
-    step.tokens = std::span(&item.token, 1);  // The last stage's draw looks at it, too.
+    // The last stage's draw looks at it, too.
+    step.tokens = std::span(item.token == kTokenAhead ? &prompt.last_drawn : &item.token, 1);
   } else if (executor_->first_stage()) {
     step.tokens = std::span(prompt.tokens).subspan(begin, count);
   }
@@ -84,6 +85,7 @@ SequenceStep PlanComputer::StepOf(const ComputeJob::Item& job_item) const {
   }
   if (item.final || item.draws) {
     step.draw = prompt.sampler.DrawOf(job_item.run.generated, &prompt.history);
+    step.drawn = &prompt.last_drawn;
     if (!job_item.decodes()) AddContinuation(prompt, *step.draw);
     step.draw->resumed = job_item.run.adopts ? job_item.adopted : step.draw->resumed;
     if (!job_item.adopted.empty()) {

@@ -29,7 +29,8 @@ struct PromptContext {
   v1::SamplingParams sampling;  // As it goes on to the other stages.
   TokenSampler sampler;         // Used by the last stage.
   tracing::TraceContext trace;  // Stage 0's span for the request: the parent of the stages' spans.
-  mutable TokenHistory history = {};  // The executor's: what it has drawn.
+  mutable TokenHistory history = {};  // The executor's: what it has drawn,
+  mutable int32_t last_drawn = 0;     // and the last of it.
   std::vector<int32_t> drawn = {};    // Before it was retracted: the last ones of `tokens`.
 
   // The last stage looks at the prompt's tokens to penalise or report them, and at what an earlier

@@ -131,6 +131,7 @@ void TestChain::StartStage(int rank) {
   options.activation_credits = settings_.credits;
   options.plans_in_flight = settings_.plans_in_flight;
   options.planner.decodes = settings_.decodes;
+  options.planner.feeds_ahead = true;
   options.planner.caches = settings_.caches;
   options.planner.reserved_decode_tokens = settings_.reserved_decode_tokens;
   options.planner.max_context_tokens = settings_.page_count * kFakePageSize;

@@ -142,10 +142,12 @@ absl::Status ChainPlanner::CheckInvariants() const {
   }
   for (const uint64_t attempt_id : state.ready) {
     const State::Request& request = state.requests.at(attempt_id);
-    if (request.decoding() && !request.retracting &&
-        request.planned_tokens == request.prompt_tokens + request.drawn() - 1) {
-      continue;
+    size_t drawn = request.text.size();  // Or being drawn.
+    for (const State::IssuedPlan& plan : state.plans) {
+      if (!state.FeedsAhead() || plan.number <= state.done.back()) continue;
+      drawn += static_cast<size_t>(std::count(plan.draws.begin(), plan.draws.end(), attempt_id));
     }
+    if (!request.ending() && request.next_fed() + 1 == drawn) continue;
     return absl::InternalError(absl::StrCat("attempt ", attempt_id, " has no token to feed"));
   }
   if (unfinished != state.deadlines.size() || open != state.open.size() ||
