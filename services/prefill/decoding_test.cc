@@ -364,5 +364,21 @@ TEST(DecodingTest, ALostStageEndsTheTextAndTheChainComesBack) {
   EXPECT_TRUE(chain.WaitIdle());
 }
 
+TEST(OverlapTest, StepsAreAtHandWhereTheyAreComputedElsewhere) {
+  const auto ahead = [](const std::string& overlap, const std::string& device,
+                        const std::string& profile) {
+    v1::Options options;
+    options.set_overlap_schedule(overlap);
+    options.set_device(device);
+    options.set_timed_profile(profile);
+    return SchedulingOfDecode(options, 100).planner.feeds_ahead;
+  };
+  EXPECT_FALSE(ahead("auto", "cpu", ""));
+  EXPECT_TRUE(ahead("auto", "cuda:1", ""));
+  EXPECT_TRUE(ahead("auto", "cpu", "profile.json"));
+  EXPECT_TRUE(ahead("on", "cpu", ""));
+  EXPECT_FALSE(ahead("off", "cuda", "profile.json"));
+}
+
 }  // namespace
 }  // namespace baton::prefill

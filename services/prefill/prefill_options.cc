@@ -40,6 +40,7 @@ PrefillOptions SchedulingOfBoth(const v1::Options& options, int max_context_toke
   PrefillOptions own;
   own.pp_size = static_cast<int>(options.pp_size());
   own.planner.caches = !options.disable_radix_cache();
+  // A CPU has nothing to win: its cores have other work to do between two steps.
   const bool elsewhere = options.device().starts_with("cuda") || !options.timed_profile().empty();
   own.planner.feeds_ahead =
       options.overlap_schedule() == "on" || (options.overlap_schedule() == "auto" && elsewhere);

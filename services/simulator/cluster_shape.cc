@@ -165,6 +165,7 @@ ChainShape DecodeShapeOf(const ClusterShape& shape, int decode) {
   options.pp_size = static_cast<int>(shape.decode_stages.size());
   options.planner.chunk_tokens = RereadTokens(shape.layout.page_size);
   options.planner.decodes = true;
+  options.planner.feeds_ahead = shape.prefill.planner.feeds_ahead;
   options.planner.reserved_decode_tokens = shape.reserved_decode_tokens;
   options.planner.max_open_requests = shape.max_running_requests;
   options.planner.max_queued_requests = shape.max_queued_requests;

@@ -11,6 +11,8 @@ Prints one flat JSON object; ratios are of one run.
 - token_added_us: what a token of one stream takes there beyond both stages' steps: its way to the last stage and back.
 - token_roundtrip_us: of that, from the last stage's draw to its next plan's coming: the last stage's time without a
   plan, over the stream's tokens; the median of some streams. So it has one message more than the way to stage 0.
+- overlap_added_us_off, _on: what a token of 16 streams takes beyond a step of 1 ms, in a chain of one timed stage, by
+  --overlap-schedule.
 - retraction_same: whether 200 texts of which a third fit the pool together, with pages for 16 new tokens each at first,
   are those of a pool that has room; retraction_throughput: their rate over that pool's; retractions: their number.
 - serve_vs_split_*: requests and tokens a second of one colocated chain with two threads, over a cluster of a prefill
@@ -39,6 +41,7 @@ STREAMS, STREAM_TOKENS, LONG, ARRIVALS = 8, 600, 10_000, 4
 TARGET_ITL_MS, MAX_WAIT_MS, GUARD_PAGE, GUARD_TURNS = 10, 10, 16, 3
 PAGE, KV_TOKEN_BYTES = 64, 6 * 2 * 2 * 64 * 2  # austen's layers, keys and values, heads, dimensions, bytes.
 SLOT_STREAMS, SLOT_TOKENS, SLOT_ROW_US = 16, 150, 1000  # A row in each of the two stages.
+STEP_US, STEP_TOKENS, STEP_TURNS = 1_000, 1_000, 5
 PREFIX, PROMPT, ROUNDS = 3_840, 4_096, 9
 LOAD = [(random.Random(i).choice((100, 800, 2_000)), random.Random(1_000 + i).choice((16, 64, 160))) for i in range(60)]
 
@@ -141,11 +144,10 @@ def measure_prefix(flat):
     flat["decode_cached_bytes"] = round(max(bytes_sent) / lacking, 3)
 
 
-def stage_profile(path):
-    """A step takes SLOT_ROW_US for each row in each of two stages, whatever it reads."""
-    row = 2 * SLOT_ROW_US
+def stage_profile(path, decode):
+    """A decode step takes what `decode` says, whatever it reads."""
     path.write_text(json.dumps({
-        "name": "rows", "prefill": {"token_us": 1}, "decode": {"overhead_us": 0, "sequence_us": row},
+        "name": "rows", "prefill": {"token_us": 1}, "decode": decode,
         "model": {"layers": 2, "hidden_size": 256, "kv_heads": 1, "head_dim": 64, "context_tokens": 4096,
                   "dtype": "bfloat16", "kv_dtype": "bfloat16"}}), encoding="utf-8")
 
@@ -160,23 +162,48 @@ def roundtrip_us(cluster, stream):
     return (waited_s() - before) * 1e6 / SLOT_TOKENS
 
 
-def measure_slots(flat):
+@contextlib.contextmanager
+def timed_chain(stages, decode, *flags):
+    """A client of a colocated chain whose decode steps are waits."""
     with tempfile.TemporaryDirectory() as directory:
         profile = pathlib.Path(directory) / "profile.json"
-        stage_profile(profile)
+        stage_profile(profile, decode)
         timed = ["--timed-profile", profile]
-        flags = ["--executor", "timed", *timed, "--kv-cache-tokens", 1 << 16, "--memory-check", "off"]
-        with clusters.Cluster(str(MODEL), directory, stages=2, chains=0, decodes=0, colocated=1, router_flags=timed,
-                              flags=flags) as one, Client(one.target) as client:
-            def stream(number):
-                return checked(client.greedy(tokens(16, number), SLOT_TOKENS))
-            stream(0)
-            with concurrent.futures.ThreadPoolExecutor(SLOT_STREAMS) as pool:
-                begun = time.monotonic()
-                list(pool.map(stream, range(SLOT_STREAMS)))
-                seconds = time.monotonic() - begun
-            gaps = sorted(gaps_ms(client, 1))
-            spread(flat, "token_roundtrip_us", [roundtrip_us(one, lambda: stream(2)) for _ in range(ROUNDS)])
+        flags = ["--executor", "timed", *timed, "--kv-cache-tokens", 1 << 16, "--memory-check", "off", *flags]
+        with clusters.Cluster(str(MODEL), directory, stages=stages, chains=0, decodes=0, colocated=1,
+                              router_flags=timed, flags=flags) as one, Client(one.target) as client:
+            client.cluster = one
+            yield client
+
+
+def seconds_of_streams(client, count):
+    """How long SLOT_STREAMS texts of so many tokens take together."""
+    with concurrent.futures.ThreadPoolExecutor(SLOT_STREAMS) as pool:
+        begun = time.monotonic()
+        list(pool.map(lambda number: checked(client.greedy(tokens(16, number), count)), range(SLOT_STREAMS)))
+        return time.monotonic() - begun
+
+
+def measure_overlap(flat):
+    ways = {"off": [], "on": []}
+    for _ in range(STEP_TURNS):
+        for way, added in ways.items():
+            with timed_chain(1, {"overhead_us": STEP_US, "sequence_us": 0}, "--overlap-schedule", way) as client:
+                seconds_of_streams(client, 20)
+                added.append(seconds_of_streams(client, STEP_TOKENS) * 1e6 / STEP_TOKENS - STEP_US)
+    for way, added in ways.items():
+        spread(flat, f"overlap_added_us_{way}", added)
+
+
+def measure_slots(flat):
+    # A row takes SLOT_ROW_US in each of the two stages.
+    with timed_chain(2, {"overhead_us": 0, "sequence_us": 2 * SLOT_ROW_US}) as client:
+        def stream(number):
+            return checked(client.greedy(tokens(16, number), SLOT_TOKENS))
+        stream(0)
+        seconds = seconds_of_streams(client, SLOT_TOKENS)
+        gaps = sorted(gaps_ms(client, 1))
+        spread(flat, "token_roundtrip_us", [roundtrip_us(client.cluster, lambda: stream(2)) for _ in range(ROUNDS)])
     # With one slot the stages take turns: all rows of a token pass both.
     flat["decode_pp_slots"] = round(SLOT_STREAMS * SLOT_TOKENS * 2 * SLOT_ROW_US / 1e6 / seconds, 3)
     middle = gaps[len(gaps) // 4:-len(gaps) // 4]
@@ -236,12 +263,11 @@ def measure_retraction(flat):
 
 
 def main():
+    parts = {"overlap": measure_overlap, "prefix": measure_prefix, "slots": measure_slots,
+             "retraction": measure_retraction, "guard": measure_guard, "load": measure_load}
     flat = {"streams": STREAMS, "long_prompt_tokens": LONG}
-    measure_prefix(flat)
-    measure_slots(flat)
-    measure_retraction(flat)
-    measure_guard(flat)
-    measure_load(flat)
+    for part in sys.argv[1:] or parts:
+        parts[part](flat)
     print(json.dumps(flat, indent=1))
 
 

@@ -47,6 +47,7 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   rows_in_want = 0;
   growth_share = growth_pages = 0;
   issued = 0;
+  last_step_us = 0;
   done.assign(static_cast<size_t>(event.stages), 0);
   tallies.assign(static_cast<size_t>(event.stages), RankTally(event.ranks));
   ranks = event.ranks;
@@ -210,6 +211,7 @@ void ChainPlanner::State::StageDone(size_t stage, const PlanDone& plan_done, int
     draws = &plan.draws;
     plan.done_us[stage] = now_us;
     plan.compute_us[stage] = plan_done.compute_us;
+    if (!plan.has_chunks && !plan.draws.empty()) last_step_us = plan_done.compute_us;
     LearnFrom(plan, stage);
     for (const auto& [attempt_id, chunk] : plan.chunks) {
       Request& request = requests.at(attempt_id);  // Held until every stage is done with the plan.
@@ -339,14 +341,17 @@ bool ChainPlanner::State::MayIssue() const {
 // Until when the next plan stays open for prompts that come. In a chain of one stage that is
 // shortly before the plan that runs is predicted to end. The stage's report ends the wait, too, but
 // then the stage idles until the plan has reached it. So chains of several stages, whose plans are
-// shorter, don't wait, and no chain waits for a step of single tokens.
+// shorter, don't wait. Decode steps alone, behind which only a plan that feeds ahead comes, are
+// expected to take as long as those before them.
 int64_t ChainPlanner::State::HeldUntilUs() const {
   if (done.size() > 1 || plans.empty() || done.front() == issued || !aborts_due.empty()) return 0;
   const IssuedPlan& last = plans.back();
-  if (last.predicted_us.empty() || !(last.has_chunks || FeedsAhead())) return 0;
+  if (last.has_chunks && last.predicted_us.empty()) return 0;
   const int64_t begin_us = std::max(last.issued_us, last_done_us.front());
-  const auto predicted_us = static_cast<int64_t>(last.predicted_us.front());
-  return begin_us + predicted_us - predicted_us / kIssueLeadPart - kIssueLeadUs;
+  const int64_t predicted_us =
+      last.has_chunks ? static_cast<int64_t>(last.predicted_us.front()) : last_step_us;
+  const int64_t lead_us = last.has_chunks ? kIssueLeadUs : kStepIssueLeadUs;
+  return begin_us + predicted_us - predicted_us / kIssueLeadPart - lead_us;
 }
 
 void ChainPlanner::State::IssuePlans(int64_t now_us) {

@@ -355,17 +355,24 @@ TEST_F(AheadTest, ADrawThatFailsEndsItsRequestAndTheStepBehindItCountsForNothing
   EXPECT_TRUE(All<DeliverToken>().empty());
 }
 
-// A known step is held back as any plan is, so that a prompt that comes finds room in it.
-TEST_F(AheadTest, APromptThatComesWhileAStepRunsIsReadInTheNextOne) {
+// The next plan stays open until shortly before the steps are expected to end.
+TEST_F(AheadTest, APromptThatComesWhileAStepRunsIsReadInTheNextPlan) {
   Up(1);
   Generate(1, 20, 30);
   Drawn(0, plans_[0], 41);
-  ASSERT_EQ(plans_.size(), 3u);
+  ASSERT_EQ(plans_.size(), 3u) << "what a step takes is not known";
+  Send(StagePlanDone{0, kEpoch, {2, 16'000, 1, {}, {{1, SampledToken{42, -1, {}}}}}});
+  EXPECT_EQ(plans_.size(), 3u);
+  const int64_t due_us = now_us_ + 16'000 - 2'000 - 1'000;
+  EXPECT_EQ(planner_->NextDeadlineUs(), due_us);
   Generate(2, 16, 30);
-  EXPECT_EQ(plans_.size(), 3u) << "two are under way";
-  Drawn(0, plans_[1], 42);
+  now_us_ = due_us - 1;
+  Send(Tick{});
+  EXPECT_EQ(plans_.size(), 3u);
+  now_us_ = due_us;
+  Send(Tick{});
   ASSERT_EQ(plans_.size(), 4u);
-  EXPECT_EQ(plans_[3].items.at(0).attempt_id, 1u);
+  EXPECT_EQ(plans_[3].items.at(0).token, kTokenAhead);
   EXPECT_EQ(plans_[3].items.at(1).attempt_id, 2u);
 }
 

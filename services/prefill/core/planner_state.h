@@ -96,6 +96,7 @@ class MembersLeft {
 // How long before stage 0 is predicted to be free it has its next plan: enough for the plan to
 // reach all processes, and a part of what runs, for predictions that are too long.
 constexpr int64_t kIssueLeadUs = 5'000;
+constexpr int64_t kStepIssueLeadUs = 1'000;  // Decode steps alone are predicted better.
 constexpr int64_t kIssueLeadPart = 8;
 
 struct ChainPlanner::State {
@@ -373,6 +374,7 @@ struct ChainPlanner::State {
   int ranks = 1;                     // In each stage.
   std::deque<IssuedPlan> plans;
   std::vector<int64_t> last_done_us;  // By stage: when it was done with any plan.
+  int64_t last_step_us = 0;           // What decode steps alone took last; 0: none were computed.
   bool chain_failed = false;          // FailChain is out; the epoch is about to end.
 
   std::vector<CostFit> fits;     // By stage; they outlive an epoch.
