@@ -346,7 +346,7 @@ bool ChainPlanner::State::MayIssue() const {
 int64_t ChainPlanner::State::HeldUntilUs() const {
   if (done.size() > 1 || plans.empty() || done.front() == issued || !aborts_due.empty()) return 0;
   const IssuedPlan& last = plans.back();
-  if (last.has_chunks && last.predicted_us.empty()) return 0;
+  if (last.has_chunks ? last.predicted_us.empty() : last.draws.empty()) return 0;
   const int64_t begin_us = std::max(last.issued_us, last_done_us.front());
   const int64_t predicted_us =
       last.has_chunks ? static_cast<int64_t>(last.predicted_us.front()) : last_step_us;
