@@ -229,13 +229,13 @@ TEST_F(ThreadedExecutorTest, AStepMayFeedWhatTheStepBeforeItDraws) {
   std::vector<int32_t> told;
   Notification done;
   model_->fails_to_pick = true;  // As a device says that a logit is not finite: -1.
-  executor_->Submit(step(cells.first(1), cells.last(1)), [&](StepResult result) {
+  executor_->Submit(step(cells.first(1), cells.last(1)), [&](const StepResult& result) {
     EXPECT_FALSE(result.drawn.at(0).ok());
     EXPECT_EQ(fed, (std::vector<int32_t>{3, 7}));
     model_->fails_to_pick = false;
   });
-  executor_->Submit(step(cells.first(1), cells.last(1)), [](StepResult) {});
-  executor_->Submit(step(cells.first(1), bad), [&](StepResult result) {
+  executor_->Submit(step(cells.first(1), cells.last(1)), [](const StepResult&) {});
+  executor_->Submit(step(cells.first(1), bad), [&](const StepResult& result) {
     for (const auto& token : result.drawn) told.push_back(token->token);
     done.Notify();
   });
