@@ -7,8 +7,8 @@
 // rows.
 //
 // A chain of one process feeds ahead: while a plan runs, the next one has the steps behind those
-// that it draws, so the process need not wait for the planner between two plans. A text that ends
-// with a token that nobody foresaw has a step in vain. SGLang's overlap scheduler does the same.
+// that it draws, so the process need not wait for the planner between two plans. A text that a stop
+// token ends has had a step in vain. SGLang's overlap scheduler does the same.
 #include <algorithm>
 #include <string>
 #include <utility>
