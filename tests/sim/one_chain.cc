@@ -326,11 +326,12 @@ void OneChain::Perform(const prefill::IssuePlan& issue) {
 void OneChain::CheckSlots(const prefill::Plan& plan) {
   for (const prefill::PlanOpen& open : plan.opens) reads_[open.attempt_id] = open.read_tokens();
   int rows = 0;
+  const bool drawn_by_another = !drawing_.empty();
   for (const prefill::PlanItem& item : plan.items) {
     if (item.token_begin >= reads_[item.attempt_id]) ++rows;
     if (item.token == prefill::kTokenAhead) {
       ++steps_ahead_;
-      Holds(!drawing_.empty(), "a step waits for a token that no plan draws");
+      Holds(drawn_by_another, "a step waits for a token that no plan draws");
     }
     if (item.draws) drawing_.insert(plan.number);
   }

@@ -332,44 +332,6 @@ void ChainPlanner::State::ReleaseIfClosed(uint64_t attempt_id) {
   requests.erase(attempt_id);
 }
 
-bool ChainPlanner::State::MayIssue() const {
-  return up && issued - done.back() < static_cast<uint64_t>(limits.plan_window) &&
-         issued - done.front() < static_cast<uint64_t>(limits.stage0_lead) &&
-         PlansThatDraw() < Slots();
-}
-
-// Until when the next plan stays open for prompts that come. In a chain of one stage that is
-// shortly before the plan that runs is predicted to end. The stage's report ends the wait, too, but
-// then the stage idles until the plan has reached it. So chains of several stages, whose plans are
-// shorter, don't wait. Decode steps alone, behind which only a plan that feeds ahead comes, are
-// expected to take as long as those before them.
-int64_t ChainPlanner::State::HeldUntilUs() const {
-  if (done.size() > 1 || plans.empty() || done.front() == issued || !aborts_due.empty()) return 0;
-  const IssuedPlan& last = plans.back();
-  if (last.has_chunks ? last.predicted_us.empty() : last.draws.empty()) return 0;
-  const int64_t begin_us = std::max(last.issued_us, last_done_us.front());
-  const int64_t predicted_us =
-      last.has_chunks ? static_cast<int64_t>(last.predicted_us.front()) : last_step_us;
-  const int64_t lead_us = last.has_chunks ? kIssueLeadUs : kStepIssueLeadUs;
-  return begin_us + predicted_us - predicted_us / kIssueLeadPart - lead_us;
-}
-
-void ChainPlanner::State::IssuePlans(int64_t now_us) {
-  held_until_us = kNeverUs;
-  while (MayIssue()) {
-    if (const int64_t until_us = HeldUntilUs(); now_us < until_us) {
-      Covered<"planner: a plan waits for the one that runs">();
-      held_until_us = until_us;
-      return;
-    }
-    Plan plan = BuildPlan(now_us);
-    if (plan.items.empty() && plan.aborts.empty()) return;
-    ++issued;
-    BATON_CHECK(plan.number == issued) << plan.number << " after " << issued - 1;
-    Emit(IssuePlan{std::move(plan), std::exchange(row_waits_us, {})});
-  }
-}
-
 ChainPlanner::ChainPlanner(const PlannerLimits& limits) : state_(std::make_unique<State>(limits)) {
   BATON_CHECK(limits.page_size > 0 && limits.max_context_tokens > 0 && limits.plan_window > 0 &&
               limits.stage0_lead > 0 && limits.max_open_requests > 0 &&

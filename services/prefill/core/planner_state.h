@@ -224,9 +224,6 @@ struct ChainPlanner::State {
     return (request.ticket.has_value() && request.fully_planned()) || request.abort_issued;
   }
   bool Current(uint64_t event_epoch) const { return event_epoch == epoch; }
-  bool MayIssue() const;
-  int64_t HeldUntilUs() const;
-  void IssuePlans(int64_t now_us);
 
   // planner_queue.cc
   static int64_t UserHeadStartUs(const Request& request);
@@ -304,6 +301,9 @@ struct ChainPlanner::State {
   void Requeue(uint64_t attempt_id);
 
   // planner_shares.cc
+  bool MayIssue() const;
+  int64_t HeldUntilUs() const;
+  void IssuePlans(int64_t now_us);
   Plan BuildPlan(int64_t now_us);
   // Its chunks are in their requests' outcomes from now on.
   IssuedPlan RecordOf(const Plan& plan, int64_t now_us);
