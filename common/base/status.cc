@@ -78,7 +78,6 @@ namespace {
 
 constexpr char kDrainPayload[] = "baton.dev/drain";              // Milliseconds, in decimal.
 constexpr char kOverloadPayload[] = "baton.dev/overload";        // Milliseconds, in decimal.
-constexpr char kRetractedPayload[] = "baton.dev/retracted";      // Empty.
 constexpr char kUnconnectedPayload[] = "baton.dev/unconnected";  // Empty.
 
 absl::Status WithMillis(absl::Status status, const char* url, int64_t ms) {
@@ -112,12 +111,6 @@ absl::Status Overloaded(absl::Status status, int64_t retry_after_ms) {
 }
 
 bool IsOverloaded(const absl::Status& status) { return MillisOf(status, kOverloadPayload) > 0; }
-
-absl::Status Retracted(absl::Status status) { return Marked(std::move(status), kRetractedPayload); }
-
-bool IsRetracted(const absl::Status& status) {
-  return status.GetPayload(kRetractedPayload).has_value();
-}
 
 absl::Status Unconnected(absl::Status status) {
   return Marked(std::move(status), kUnconnectedPayload);

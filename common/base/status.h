@@ -80,13 +80,6 @@ bool IsOverloaded(const absl::Status& status);
 // The hint of an Overloaded or EndedByDrain status. 0: there is none.
 int64_t RetryHintMsOf(const absl::Status& status);
 
-// Errors that mean "older requests come first".
-
-// Marks the end of a request whose pages a decode service has given to older ones. Nothing has
-// failed; the text goes on where it stands, here or elsewhere, when there is room again.
-absl::Status Retracted(absl::Status status);
-bool IsRetracted(const absl::Status& status);
-
 // Errors of two processes that can't connect, of which each may serve others.
 
 absl::Status Unconnected(absl::Status status);

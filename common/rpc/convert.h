@@ -54,22 +54,6 @@ SampledToken SampledFromProto(int32_t token_id, const v1::TokenLogprobs& logprob
 
 v1::ModelFingerprint ToProto(const ModelFingerprint& value);
 
-// The prompt of a Start, in either of the two forms that it travels in: who reads takes both, who
-// writes the one that its reader knows.
-inline const google::protobuf::RepeatedField<int32_t>& PromptIds(const v1::StartRequest& request) {
-  return request.fixed_prompt_token_ids().empty() ? request.prompt_token_ids()
-                                                  : request.fixed_prompt_token_ids();
-}
-
-// `protocol_version`: the newest that the reader speaks.
-inline void SetPromptIds(std::span<const int32_t> ids, uint32_t protocol_version,
-                         v1::StartRequest& request) {
-  auto& field = protocol_version >= kFixedPromptIdsVersion
-                    ? *request.mutable_fixed_prompt_token_ids()
-                    : *request.mutable_prompt_token_ids();
-  field.Assign(ids.begin(), ids.end());
-}
-
 }  // namespace baton::rpc
 
 #endif  // COMMON_RPC_CONVERT_H_

@@ -44,7 +44,6 @@ v1::RpcStatus ToMessage(const absl::Status& status) {
   detail.set_leg(LegOf(status).value_or(""));
   detail.set_instance_id(InstanceOf(status).value_or(""));
   detail.set_retryable(IsRetryable(status));
-  detail.set_retracted(IsRetracted(status));
   detail.set_unconnected(IsUnconnected(status));
   const int64_t retry_after_ms = RetryHintMsOf(status);
   // absl's codes are gRPC's by definition.
@@ -113,7 +112,6 @@ absl::Status FromMessage(const v1::RpcStatus& wire) {
                  ? Overloaded(std::move(result), retry_after_ms)
                  : EndedByDrain(std::move(result), retry_after_ms);
   }
-  if (detail.retracted()) result = Retracted(std::move(result));
   if (detail.unconnected()) result = Unconnected(std::move(result));
   if (!detail.leg().empty()) result = WithLeg(result, detail.leg(), detail.instance_id());
   return result;

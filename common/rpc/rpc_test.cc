@@ -18,19 +18,10 @@ TEST(GrpcStatusTest, FieldLegAndInstanceSurviveTheHop) {
   EXPECT_TRUE(FromGrpc(ToGrpc(absl::OkStatus())).ok());
 }
 
-TEST(GrpcStatusTest, WhatIsRetractedIsSaidToBe) {
-  const absl::Status sent = WithLeg(Retracted(absl::AbortedError("gave way")), "decode", "d0");
-  const absl::Status got = FromGrpc(ToGrpc(sent));
-  EXPECT_TRUE(absl::IsAborted(got) && IsRetracted(got)) << got;
-  EXPECT_EQ(InstanceOf(got), "d0");
-  EXPECT_FALSE(IsEndedByDrain(got) || IsOverloaded(got));
-  EXPECT_FALSE(IsRetracted(FromGrpc(ToGrpc(absl::AbortedError("another reason")))));
-}
-
 TEST(GrpcStatusTest, WhatIsUnconnectedIsSaidToBe) {
   const absl::Status sent = WithLeg(Unconnected(absl::UnavailableError("no way")), "decode", "d0");
   const absl::Status got = FromGrpc(ToGrpc(sent));
-  EXPECT_TRUE(absl::IsUnavailable(got) && IsUnconnected(got) && !IsRetracted(got)) << got;
+  EXPECT_TRUE(absl::IsUnavailable(got) && IsUnconnected(got)) << got;
   EXPECT_EQ(InstanceOf(got), "d0");
   EXPECT_FALSE(IsUnconnected(FromGrpc(ToGrpc(absl::UnavailableError("another reason")))));
 }
@@ -63,21 +54,6 @@ TEST(ConvertTest, RoundTrips) {
   EXPECT_EQ(of_ranks.place(2), (InstanceRef{"decode-1", 9}));
   const KvLayout layout{6, 4, 64, 16, 4};
   EXPECT_EQ(*FromProto(ToProto(layout), "layout"), layout);
-}
-
-TEST(PromptIdsTest, TravelInTheFormThatTheReaderKnows) {
-  const std::vector<int32_t> ids = {0, 7, 151'935};
-  for (const uint32_t version :
-       {kOldestProtocolVersion, kFixedPromptIdsVersion, kProtocolVersion + 1}) {
-    v1::StartRequest request;
-    SetPromptIds(ids, version, request);
-    const bool fixed = version >= kFixedPromptIdsVersion;
-    EXPECT_EQ(request.fixed_prompt_token_ids_size(), fixed ? 3 : 0) << version;
-    EXPECT_EQ(request.prompt_token_ids_size(), fixed ? 0 : 3) << version;
-    v1::StartRequest got;
-    ASSERT_TRUE(got.ParseFromString(request.SerializeAsString()));
-    EXPECT_EQ(std::vector<int32_t>(PromptIds(got).begin(), PromptIds(got).end()), ids);
-  }
 }
 
 TEST(ConvertTest, RefusesAndNamesTheField) {

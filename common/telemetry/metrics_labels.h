@@ -26,8 +26,7 @@ inline constexpr const char* kOutcomes[] = {
 inline constexpr const char* kFinishReasons[] = {"stop", "length", "abort", "error", "other"};
 inline constexpr const char* kToolCallOutcomes[] = {"parsed", "malformed", "other"};
 inline constexpr const char* kLegs[] = {"prefill", "decode", "other"};
-inline constexpr const char* kRetryReasons[] = {"failure", "overload", "drain", "retraction",
-                                                "other"};
+inline constexpr const char* kRetryReasons[] = {"failure", "overload", "drain", "other"};
 inline constexpr const char* kIdleReasons[] = {"bubble",   "no_request", "input",
                                                "transfer", "credit",     "other"};
 inline constexpr const char* kFailureReasons[] = {"peer_lost", "refused",  "timeout",

@@ -180,8 +180,7 @@ inline constexpr MetricInfo kTable[] = {
         kR | kP | kD),
     Counter(Metric::kRequestRetriesTotal, "baton_request_retries_total", "retries",
             "Requests begun again, before or after their first token, by leg and reason: the leg "
-            "failed (failure), was full (overload), drains (drain), or gave the request's pages to "
-            "older ones (retraction).",
+            "failed (failure), was full (overload) or drains (drain).",
             kR, kRetryLabels),
     Counter(Metric::kRequestResumesTotal, "baton_request_resumes_total", "resumes",
             "Texts that the same or other workers were to go on with, by the token that they drew "

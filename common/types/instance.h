@@ -12,33 +12,9 @@ namespace baton {
 // speaks a range of them, and two of them the newest that both do; workers whose ranges don't meet
 // are refused at join. A new version first comes with both in the range, and the old one goes a
 // release later, so that a cluster can be upgraded process by process.
-inline constexpr uint32_t kOldestProtocolVersion = 2;
+inline constexpr uint32_t kOldestProtocolVersion = 11;
 inline constexpr uint32_t kProtocolVersion = 11;
 static_assert(kOldestProtocolVersion <= kProtocolVersion);
-// The first in which Prefill.Start reads fixed_prompt_token_ids.
-inline constexpr uint32_t kFixedPromptIdsVersion = 3;
-// The first in which a checksum of activations may follow them.
-inline constexpr uint32_t kActivationSumsVersion = 4;
-// The first whose stages open prompts with cached tokens.
-inline constexpr uint32_t kCachedTokensVersion = 5;
-// The first whose stages give a request more pages while it decodes, and open retracted ones.
-inline constexpr uint32_t kGrowthVersion = 6;
-// The first whose workers keep texts to SamplingParams.structure; older ones ignore it.
-inline constexpr uint32_t kStructureVersion = 6;
-// The first in which a decode service keeps prompts' KV, and stages send from Ticket.first_page on.
-inline constexpr uint32_t kFirstPageVersion = 7;
-// The first whose workers keep reasoning to TextStructure.reasoning_budget.
-inline constexpr uint32_t kReasoningBudgetVersion = 7;
-// The first whose workers go on with a text that others began (SamplingParams.drawn_tokens).
-inline constexpr uint32_t kResumeVersion = 7;
-// The first whose last stages answer CompileStructure.
-inline constexpr uint32_t kCompileVersion = 8;
-// The first whose decode services, and all ranks of one, compute by plans.
-inline constexpr uint32_t kDecodePlansVersion = 9;
-// The first whose chains hand KV over to decode services of several stages (Ticket.stages).
-inline constexpr uint32_t kDecodeStagesVersion = 10;
-// The first whose workers hear of their own chain or decode service alone, and look others up.
-inline constexpr uint32_t kLookUpVersion = 11;
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).
 struct InstanceRef {

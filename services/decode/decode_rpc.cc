@@ -35,18 +35,13 @@ absl::Status DecodeRpc::Own(absl::Status status) const {
   return WithLeg(std::move(status), "decode", options_.self.id);
 }
 
-absl::Status DecodeRpc::CheckPrompt(const v1::ReserveRequest& request, bool needs_ids) const {
-  const int tokens = request.prompt_tokens();
-  if (tokens < 1) return InvalidField("prompt_tokens", "must be positive");
-  if (tokens >= options_.planner.max_context_tokens) {
-    return InvalidField("prompt_tokens",
-                        absl::StrCat(tokens, " tokens leave no room for a new one in a context of ",
-                                     options_.planner.max_context_tokens));
-  }
+absl::Status DecodeRpc::CheckPrompt(const v1::ReserveRequest& request) const {
   const auto& ids = request.prompt_token_ids();
-  if (ids.size() != tokens && (needs_ids || !ids.empty())) {
-    return InvalidField("prompt_token_ids", absl::StrCat(ids.size(), " ids, expected ", tokens,
-                                                         needs_ids ? "" : " or none"));
+  if (ids.empty()) return InvalidField("prompt_token_ids", "must not be empty");
+  if (ids.size() >= options_.planner.max_context_tokens) {
+    return InvalidField("prompt_token_ids",
+                        absl::StrCat(ids.size(), " leave no room for a new one",
+                                     " in a context of ", options_.planner.max_context_tokens));
   }
   const auto outside = std::find_if(
       ids.begin(), ids.end(), [this](int32_t id) { return id < 0 || id >= model_.vocab_size; });
@@ -70,9 +65,8 @@ absl::StatusOr<prefill::Start> DecodeRpc::Check(const v1::ReserveRequest& reques
           ? TokenSampler::Create(sampling, model_.eos_token_ids, model_.vocab_size,
                                  parts_.constraints)
           : TokenSampler::CreateSilent(sampling, model_.eos_token_ids, model_.vocab_size));
-  const bool goes_on = sampler.drawn_tokens() > 0 && sampler.params().NeedsHistory();
-  BATON_RETURN_IF_ERROR(CheckPrompt(request, sampler.params().NeedsPrompt() || goes_on));
-  BATON_RETURN_IF_ERROR(sampler.CheckDrawn(request.prompt_tokens()));
+  BATON_RETURN_IF_ERROR(CheckPrompt(request));
+  BATON_RETURN_IF_ERROR(sampler.CheckDrawn(request.prompt_token_ids_size()));
   if (request.writers_size() > kMaxWriters) {
     return InvalidField("writers", absl::StrCat(request.writers_size(), " are too many"));
   }
@@ -90,8 +84,6 @@ absl::StatusOr<prefill::Start> DecodeRpc::Check(const v1::ReserveRequest& reques
   BATON_RETURN_IF_ERROR(CheckWriters(start.writers, model_.num_hidden_layers,
                                      model_.num_key_value_heads,
                                      parts_.executor->tensor_rank().size));
-  start.unread_tokens = request.prompt_tokens();
-  start.uses_cache = request.uses_cache() && !request.prompt_token_ids().empty();
   start.cache_salt = request.cache_salt();
   start.timeout_ms = request.timeout_ms();
   start.prompt = std::make_shared<const prefill::PromptContext>(

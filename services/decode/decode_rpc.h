@@ -52,7 +52,7 @@ class DecodeRpc final : public v1::Decode::CallbackService {
   void Begin(const v1::DecodeGenerateRequest& request,
              const std::shared_ptr<worker::TokenStream>& stream) const;
   absl::StatusOr<prefill::Start> Check(const v1::ReserveRequest& request) const;
-  absl::Status CheckPrompt(const v1::ReserveRequest& request, bool needs_ids) const;
+  absl::Status CheckPrompt(const v1::ReserveRequest& request) const;
   absl::Status Own(absl::Status status) const;
   // Runs `task` on the loop, then answers OK or why it could not run.
   grpc::ServerUnaryReactor* PostAndAnswer(grpc::CallbackServerContext* context,

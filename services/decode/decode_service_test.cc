@@ -67,7 +67,7 @@ std::vector<int32_t> Penalised(const PromptKv& kv, const v1::ReserveRequest& req
                            request.prompt_token_ids().end());
   ids.push_back(first);
   while (static_cast<int>(ids.size()) < sampling.max_tokens()) {
-    const int position = request.prompt_tokens() - drawn + static_cast<int>(ids.size()) - 1;
+    const int position = request.prompt_token_ids_size() - drawn + static_cast<int>(ids.size()) - 1;
     std::vector<double> logits(kVocab, 0);
     logits[static_cast<size_t>(FakeModel::Next(ids.back(), position, kv.sum))] = 10;
     for (const v1::LogitBias& bias : sampling.logit_bias()) logits[bias.token_id()] += bias.bias();
@@ -103,15 +103,14 @@ TEST_F(DecodeServiceTest, PenaltiesKnowWhatWasGeneratedAndThePrompt) {
       bias.set_token_id(30 + i);
       bias.set_bias(12.0F - 0.75F * static_cast<float>(i));
     }
-    if (repetition != 1) {
-      for (const int32_t id : {30, 31, 5, 5, 6, 7}) request.add_prompt_token_ids(id);
-    }
+    const std::vector<int32_t> ids{30, 31, 5, 5, 6, 7};
+    request.mutable_prompt_token_ids()->Assign(ids.begin(), ids.end());
     const auto ticket = Reserve(request);
     ASSERT_TRUE(ticket.ok()) << ticket.status();
     HandOver(*ticket, kv, 17);
-    const std::vector<int32_t> ids = Generate(attempt, ticket->generation).ids();
-    EXPECT_EQ(ids, Penalised(kv, request, 17));
-    texts.insert(ids);
+    const std::vector<int32_t> text = Generate(attempt, ticket->generation).ids();
+    EXPECT_EQ(text, Penalised(kv, request, 17));
+    texts.insert(text);
   }
   EXPECT_EQ(texts.size(), 4u) << "each changes the text";
 }
@@ -119,7 +118,8 @@ TEST_F(DecodeServiceTest, PenaltiesKnowWhatWasGeneratedAndThePrompt) {
 TEST_F(DecodeServiceTest, PenaltiesKnowWhatWasDrawnElsewhere) {
   const PromptKv kv(layout_, 2, 5);
   v1::ReserveRequest request = Request(1, 6, 16);
-  for (const int32_t id : {30, 31, 5, 30, 31, 30}) request.add_prompt_token_ids(id);
+  const std::vector<int32_t> ids{30, 31, 5, 30, 31, 30};
+  request.mutable_prompt_token_ids()->Assign(ids.begin(), ids.end());
   v1::SamplingParams& sampling = *request.mutable_sampling();
   sampling.set_drawn_tokens(3);
   sampling.set_frequency_penalty(1.5F);
@@ -132,9 +132,9 @@ TEST_F(DecodeServiceTest, PenaltiesKnowWhatWasDrawnElsewhere) {
   const auto ticket = Reserve(request);
   ASSERT_TRUE(ticket.ok()) << ticket.status();
   HandOver(*ticket, kv, 17);
-  const std::vector<int32_t> ids = Generate(1, ticket->generation).ids();
-  EXPECT_EQ(ids.size(), 13u) << "16 with what was drawn";
-  EXPECT_EQ(ids, Penalised(kv, request, 17));
+  const std::vector<int32_t> text = Generate(1, ticket->generation).ids();
+  EXPECT_EQ(text.size(), 13u) << "16 with what was drawn";
+  EXPECT_EQ(text, Penalised(kv, request, 17));
 }
 
 TEST_F(DecodeServiceTest, EndOfSequenceStopsAtTheFirstToken) {
@@ -325,26 +325,10 @@ TEST_F(DecodeServiceTest, BadRequestsNameTheField) {
   using Change = std::function<void(v1::ReserveRequest&)>;
   const std::vector<std::pair<std::string, Change>> rows{
       {"attempt_id", [](auto& r) { r.set_attempt_id(0); }},
-      {"prompt_tokens", [](auto& r) { r.set_prompt_tokens(0); }},
-      {"prompt_tokens", [](auto& r) { r.set_prompt_tokens(40); }},
-      {"prompt_token_ids", [](auto& r) { r.mutable_prompt_token_ids()->Resize(5, 1); }},
-      {"prompt_token_ids", [](auto& r) { r.mutable_sampling()->set_repetition_penalty(1.5F); }},
-      {"prompt_token_ids[2]",
-       [](auto& r) {
-         r.mutable_sampling()->set_repetition_penalty(1.5F);
-         r.mutable_prompt_token_ids()->Resize(6, 1);
-         r.set_prompt_token_ids(2, kVocab);
-       }},
-      {"prompt_token_ids[0]",
-       [](auto& r) {
-         r.mutable_sampling()->set_repetition_penalty(1.5F);
-         r.mutable_prompt_token_ids()->Resize(6, -1);
-       }},
-      {"prompt_token_ids",
-       [](auto& r) {
-         r.mutable_sampling()->set_frequency_penalty(1);
-         r.mutable_sampling()->set_drawn_tokens(1);
-       }},
+      {"prompt_token_ids", [](auto& r) { r.clear_prompt_token_ids(); }},
+      {"prompt_token_ids", [](auto& r) { r.mutable_prompt_token_ids()->Resize(40, 1); }},
+      {"prompt_token_ids[2]", [](auto& r) { r.set_prompt_token_ids(2, kVocab); }},
+      {"prompt_token_ids[0]", [](auto& r) { r.set_prompt_token_ids(0, -1); }},
       {"sampling.drawn_tokens",
        [](auto& r) {
          r.mutable_sampling()->set_max_tokens(20);

@@ -44,11 +44,10 @@ class CompilingTest : public testing::TestWithParam<Shape> {
     gate_.Notify();
   }
 
-  void Start(uint32_t protocol) {
+  void Start() {
     TestChain::Settings settings;
     settings.stages = GetParam().stages;
     settings.ranks = GetParam().ranks;
-    settings.protocol = protocol;
     settings.constraints = &constraints_;
     chain_ = std::make_unique<TestChain>(settings);
   }
@@ -94,7 +93,7 @@ class CompilingTest : public testing::TestWithParam<Shape> {
 };
 
 TEST_P(CompilingTest, OthersGoOnWhileTheLastStageCompiles) {
-  Start(kProtocolVersion);
+  Start();
   TestChain& chain = *chain_;
   ASSERT_TRUE(chain.WaitReady());
   Slow first = Ask(chain);
@@ -113,7 +112,7 @@ TEST_P(CompilingTest, OthersGoOnWhileTheLastStageCompiles) {
 }
 
 TEST_P(CompilingTest, WhatCannotBeCompiledEndsItsRequestAlone) {
-  Start(kProtocolVersion);
+  Start();
   TestChain& chain = *chain_;
   ASSERT_TRUE(chain.WaitReady());
   Slow slow = Ask(chain);
@@ -125,7 +124,7 @@ TEST_P(CompilingTest, WhatCannotBeCompiledEndsItsRequestAlone) {
 }
 
 TEST_P(CompilingTest, OneThatIsAbortedMeanwhileDelaysNobody) {
-  Start(kProtocolVersion);
+  Start();
   TestChain& chain = *chain_;
   ASSERT_TRUE(chain.WaitReady());
   Slow slow = Ask(chain);
@@ -135,7 +134,7 @@ TEST_P(CompilingTest, OneThatIsAbortedMeanwhileDelaysNobody) {
 }
 
 TEST_P(CompilingTest, OneWaitsNoLongerThanItsTime) {
-  Start(kProtocolVersion);
+  Start();
   TestChain& chain = *chain_;
   ASSERT_TRUE(chain.WaitReady());
   Slow slow = Ask(chain, kSlow, /*timeout_ms=*/300);
@@ -145,7 +144,7 @@ TEST_P(CompilingTest, OneWaitsNoLongerThanItsTime) {
 
 // The compiler's answer would never come.
 TEST_P(CompilingTest, AChainThatBreaksHoldsNothing) {
-  Start(kProtocolVersion);
+  Start();
   TestChain& chain = *chain_;
   ASSERT_TRUE(chain.WaitReady());
   Slow slow = Ask(chain);
@@ -157,17 +156,6 @@ TEST_P(CompilingTest, AChainThatBreaksHoldsNothing) {
   chain.ShareView();
   ASSERT_TRUE(chain.WaitReady());
   ExpectOthersGoOn(chain);
-}
-
-TEST_P(CompilingTest, AnOlderStageIsNotAsked) {
-  Start(kCompileVersion - 1);
-  TestChain& chain = *chain_;
-  ASSERT_TRUE(chain.WaitReady());
-  Slow slow = Ask(chain);
-  EXPECT_TRUE(chain.WaitFor([&] { return chain.service(0).load().running_requests() == 1; }));
-  Open();
-  EXPECT_TRUE(slow.status.get().ok());
-  EXPECT_EQ(chain.decode().FirstToken(slow.ticket), 'q' - 'a');
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CompilingTest,

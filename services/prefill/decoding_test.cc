@@ -200,7 +200,7 @@ TEST_P(ColocatedTest, GoesOnWithATextThatWasBegunElsewhere) {
       v1::StartRequest rest = whole;
       rest.set_attempt_id(++attempt);
       rest.mutable_sampling()->set_drawn_tokens(drawn);
-      for (int i = 0; i < drawn; ++i) rest.add_prompt_token_ids(text[static_cast<size_t>(i)]);
+      for (int i = 0; i < drawn; ++i) rest.add_fixed_prompt_token_ids(text[static_cast<size_t>(i)]);
       const Answer answer = Generate(chain, rest);
       EXPECT_EQ(answer.Text(), std::vector<int32_t>(text.begin() + drawn, text.end()))
           << answer.status;

@@ -45,7 +45,7 @@ grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context
                                             v1::StartResponse* response) {
   tracing::ActiveSpan span =
       tracing::ServerSpan(options_.tracer, *context, "prefill", kService, "Start");
-  span.Set("baton.prompt.tokens", rpc::PromptIds(*request).size());
+  span.Set("baton.prompt.tokens", request->fixed_prompt_token_ids().size());
   const tracing::TraceContext trace = span.ContextOr({});
   std::shared_ptr<StartCall> call =
       StartCall::Open(response, std::move(span), Describe,
@@ -79,7 +79,7 @@ grpc::ServerUnaryReactor* PrefillRpc::Start(grpc::CallbackServerContext* context
 
 worker::StreamTrace PrefillRpc::TraceOf(tracing::ActiveSpan span,
                                         const v1::StartRequest& request) const {
-  span.Set("baton.prompt.tokens", rpc::PromptIds(request).size());
+  span.Set("baton.prompt.tokens", request.fixed_prompt_token_ids().size());
   return {options_.tracer, std::move(span), "prefill", NowUs()};
 }
 

@@ -119,9 +119,6 @@ void PrefillService::MakeCompute() {
   activations.executor = parts_.executor;
   activations.data_plane = parts_.data_plane;
   activations.metrics = parts_.metrics;
-  activations.protocol_of = [peers = parts_.peers](const InstanceRef& stage) {
-    return peers->ProtocolOf(stage);
-  };
   const auto tell = [this](StageEvent event) { Tell(std::move(event)); };
   activations.on_event = tell;
   activations.on_error = [this](uint64_t epoch, const absl::Status& status) {

@@ -317,22 +317,18 @@ TEST(PrefillServiceTest, RefusesBadFields) {
     return FieldOf(status).value_or("");
   };
   using R = v1::StartRequest;
-  EXPECT_EQ(field_of([](R& r) { r.clear_prompt_token_ids(); }), "prompt_token_ids");
+  EXPECT_EQ(field_of([](R& r) { r.clear_fixed_prompt_token_ids(); }), "fixed_prompt_token_ids");
   EXPECT_EQ(field_of([](R& r) {
               r.mutable_sampling()->set_prompt_logprobs(true);
               r.mutable_sampling()->set_top_logprobs(21);
             }),
             "sampling.top_logprobs");
-  EXPECT_EQ(field_of([](R& r) { r.set_prompt_token_ids(3, kFakeVocab); }), "prompt_token_ids");
-  EXPECT_EQ(field_of([](R& r) { r.set_prompt_token_ids(3, -1); }), "prompt_token_ids");
-  EXPECT_EQ(field_of([](R& r) { r.add_fixed_prompt_token_ids(1); }), "prompt_token_ids");
-  EXPECT_EQ(field_of([](R& r) {
-              r.mutable_fixed_prompt_token_ids()->Swap(r.mutable_prompt_token_ids());
-              r.set_fixed_prompt_token_ids(3, -1);
-            }),
-            "prompt_token_ids");
-  EXPECT_EQ(field_of([](R& r) { r.mutable_prompt_token_ids()->Resize(64 * kFakePageSize + 1, 1); }),
-            "prompt_token_ids");
+  EXPECT_EQ(field_of([](R& r) { r.set_fixed_prompt_token_ids(3, kFakeVocab); }),
+            "fixed_prompt_token_ids");
+  EXPECT_EQ(field_of([](R& r) { r.set_fixed_prompt_token_ids(3, -1); }), "fixed_prompt_token_ids");
+  EXPECT_EQ(
+      field_of([](R& r) { r.mutable_fixed_prompt_token_ids()->Resize(64 * kFakePageSize + 1, 1); }),
+      "fixed_prompt_token_ids");
   EXPECT_EQ(field_of([](R& r) { r.mutable_sampling()->set_top_p(0); }), "sampling.top_p");
   EXPECT_EQ(field_of([](R& r) { r.set_timeout_ms(0); }), "timeout_ms");
   EXPECT_EQ(field_of([](R& r) { r.set_timeout_ms(kMaxTimeoutMs + 1); }), "timeout_ms");

@@ -81,7 +81,8 @@ TEST_F(RelayTest, BringsAChainTheWholeRequest) {
   JoinChain({.tokens = hello_, .relay = Relay::kWhole});
   GenerateRelayed(workers_[0]->record(), Request());
   const auto seen = workers_[0]->record().Get().generations;
-  EXPECT_EQ(rpc::PromptIds(seen.back()).size(), rpc::PromptIds(seen.front()).size());
+  EXPECT_EQ(seen.back().fixed_prompt_token_ids().size(),
+            seen.front().fixed_prompt_token_ids().size());
   EXPECT_GT(seen.back().timeout_ms(), 0);
   EXPECT_NE(seen.back().router_incarnation(), 0);
 }

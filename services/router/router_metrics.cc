@@ -108,7 +108,6 @@ void RouterMetrics::SetLoad(const RouterLoad& load, const std::vector<Worker>& w
     advance(retries, now.failure_total, before.failure_total, {leg, "failure"});
     advance(retries, now.drain_total, before.drain_total, {leg, "drain"});
     advance(retries, now.overload_total, before.overload_total, {leg, "overload"});
-    advance(retries, now.retraction_total, before.retraction_total, {leg, "retraction"});
     advance(Metric::kWorkerRefusalsTotal, now.refused_total, before.refused_total, {leg});
   };
   advance_leg("prefill", load.retries_prefill, last_.retries_prefill);

@@ -44,26 +44,10 @@ TEST_F(RouterServiceTest, StreamsAWholeAnswer) {
   EXPECT_TRUE(sampling.has_seed());
   EXPECT_EQ(sampling.max_tokens(), 50);
   EXPECT_EQ(prefill.starts[0].sampling().seed(), sampling.seed());
-  EXPECT_EQ(prefill.starts[0].fixed_prompt_token_ids_size(), decode.reserves[0].prompt_tokens());
-  EXPECT_EQ(decode.reserves[0].prompt_token_ids_size(), decode.reserves[0].prompt_tokens())
-      << "decode looks up by them what it keeps";
+  EXPECT_EQ(prefill.starts[0].fixed_prompt_token_ids_size(),
+            decode.reserves[0].prompt_token_ids_size());
   EXPECT_EQ(decode.reserves[0].writers_size(), 1);
   EXPECT_EQ(prefill.starts[0].ticket().generation(), 1);
-}
-
-// A stage of the release before reads no other form.
-TEST_F(RouterServiceTest, AStageOfAnOlderVersionGetsThePromptAsItReadsIt) {
-  WorkerInfo stage = TestStage("c0", 0, 1);
-  stage.fingerprint.protocol_version = kFixedPromptIdsVersion - 1;
-  stage.fingerprint.oldest_protocol_version = kFixedPromptIdsVersion - 1;
-  Add(stage, {});
-  Add(TestDecode("d0"), {.tokens = hello_});
-  JoinAll();
-  ASSERT_TRUE(Generate(Request()).status.ok());
-  const auto starts = Prefill().Get().starts;
-  ASSERT_THAT(starts, SizeIs(1));
-  EXPECT_EQ(starts[0].fixed_prompt_token_ids_size(), 0);
-  EXPECT_EQ(starts[0].prompt_token_ids_size(), Decode().Get().reserves[0].prompt_tokens());
 }
 
 TEST_F(RouterServiceTest, AStopStringEndsTheAnswer) {
@@ -178,7 +162,6 @@ TEST_F(RouterServiceTest, ATextGoesOnOnAnotherPair) {
   EXPECT_EQ(second.sampling().drawn_tokens(), 2);
   EXPECT_EQ(second.sampling().max_tokens(), first.sampling().max_tokens());
   EXPECT_EQ(second.sampling().seed(), first.sampling().seed());
-  EXPECT_EQ(second.prompt_tokens(), first.prompt_tokens() + 2);
   const v1::StartRequest start = Prefill(1).Get().starts.at(0);
   std::vector<int32_t> read(first.prompt_token_ids().begin(), first.prompt_token_ids().end());
   read.insert(read.end(), hello_.begin(), hello_.begin() + 2);

@@ -119,7 +119,7 @@ RouterShell::RouterShell(RouterConfig config, std::unique_ptr<Tokenizer> tokeniz
                             Session* session = SessionOfAttempt(attempt_id);
                             if (session != nullptr) session->OnPrefillReport(std::move(report));
                           },
-                          [this](const InstanceRef& instance) { return ContactOf(instance); }},
+                          [this](const InstanceRef& instance) { return AddressOf(instance); }},
           config_.cluster_security)) {}
 
 RouterShell::~RouterShell() { Stop(0); }
@@ -174,11 +174,6 @@ void RouterShell::Begin(std::unique_ptr<Session> session) {
   event.prompt_logprobs = request.sampling.prompt_logprobs();
   event.clip = request.clip;
   event.priority = request.priority;
-  if (request.sampling.has_structure()) {
-    event.protocol_version = request.sampling.structure().has_reasoning_budget()
-                                 ? kReasoningBudgetVersion
-                                 : kStructureVersion;
-  }
   event.prefix = request.prefix;
   event.routing_key = request.routing_key;
   event.tenant = request.tenant;

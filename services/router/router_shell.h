@@ -99,7 +99,7 @@ class RouterShell : public Gateway {
   // `end`, the last call (on the loop's thread, or at once when the loop takes nothing more), or
   // Unwatch. Returns the watch's number.
   struct WatchCallbacks {
-    std::function<void(uint64_t view_version)> notify;
+    std::function<void()> notify;
     std::function<void(absl::Status)> end;
   };
   uint64_t Watch(InstanceRef instance, WatchCallbacks callbacks);
@@ -152,7 +152,7 @@ class RouterShell : public Gateway {
   Session* BeginAttempt(uint64_t call_id, uint64_t attempt_id, int max_tokens, int64_t now_us);
   Session* SessionOf(uint64_t call_id);
   Session* SessionOfAttempt(uint64_t attempt_id);
-  Legs::Contact ContactOf(const InstanceRef& instance) const;
+  std::string AddressOf(const InstanceRef& instance) const;
   // Whether some pair would take it whose processes are here, and not all ready.
   bool FitsWhenReady(int prompt_tokens, const SessionRequest& request) const;
   int64_t OnWake(int64_t now_us);

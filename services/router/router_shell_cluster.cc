@@ -89,7 +89,7 @@ void RouterShell::List(const std::function<void(absl::Status, const Membership*,
 void RouterShell::Perform(ReplyRegister& action) {
   const std::string& id = action.instance.id;
   if (action.status.ok()) {
-    LOG(kInfo) << id << " has registered, at " << ContactOf(action.instance).address;
+    LOG(kInfo) << id << " has registered, at " << AddressOf(action.instance);
   } else if (!action.repeated) {
     LOG(kWarning) << id << " is refused: " << action.status.message();
   }
@@ -116,7 +116,7 @@ void RouterShell::Perform(NotifyWatch& action) {
   const auto entry = watch_calls_.find(action.rpc_id);
   if (entry == watch_calls_.end()) return;
   if (const absl::Status lost = Failpoint("router.notice"); !lost.ok()) return;
-  entry->second.notify(action.view_version);
+  entry->second.notify();
 }
 
 void RouterShell::Perform(EndWatch& action) {

@@ -198,11 +198,7 @@ void RouterShell::FlushCache(std::function<void(absl::StatusOr<int>)> done) {
     std::vector<std::pair<Role, InstanceRef>> caches;
     for (const Worker& worker : core_.membership().Workers()) {
       const WorkerInfo& info = worker.info;
-      const uint32_t since = info.role == Role::kPrefill ? kCachedTokensVersion : kFirstPageVersion;
-      const bool plans = info.place() == 0;
-      if (plans && info.fingerprint.protocol_version >= since) {
-        caches.emplace_back(info.role, info.instance);
-      }
+      if (info.place() == 0) caches.emplace_back(info.role, info.instance);  // It plans.
     }
     Dispatch(CachesFlushed{});
     legs_->FlushCaches(caches, done);

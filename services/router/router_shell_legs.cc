@@ -123,10 +123,9 @@ Session* RouterShell::SessionOfAttempt(uint64_t attempt_id) {
   return entry == call_of_attempt_.end() ? nullptr : SessionOf(entry->second);
 }
 
-Legs::Contact RouterShell::ContactOf(const InstanceRef& instance) const {
+std::string RouterShell::AddressOf(const InstanceRef& instance) const {
   const Worker* worker = core_.membership().Find(instance);
-  if (worker == nullptr) return {};
-  return {worker->info.grpc_address, worker->info.fingerprint.protocol_version};
+  return worker == nullptr ? "" : worker->info.grpc_address;
 }
 
 // RouterShell's leaving: the core decides, this asks it until nothing is left.

@@ -56,10 +56,8 @@ TEST_F(WaitingServiceTest, ARequestWaitsForThePairThatIsComing) {
 }
 
 TEST_F(WaitingServiceTest, AWatchTellsOfMembersAndItsBreakTakesTheWorkerOut) {
-  WorkerInfo hears_of_all = TestDecode("d0");
-  hears_of_all.fingerprint.protocol_version = kLookUpVersion - 1;
   Add(TestStage("c0", 0, 1), {});
-  Add(hears_of_all, {.tokens = hello_});
+  Add(TestDecode("d0"), {.tokens = hello_});
   for (const auto& worker : workers_) ASSERT_TRUE(worker->Register(*cluster_).ok());
   auto context = std::make_unique<grpc::ClientContext>();
   auto watch = cluster_->Watch(context.get(), WatchOf({"d0", 1}));

@@ -82,9 +82,7 @@ absl::StatusOr<ModelFingerprint> FingerprintFromProto(const v1::ModelFingerprint
   fingerprint.dtype = proto.dtype();
   fingerprint.numerics = proto.numerics();
   fingerprint.protocol_version = proto.protocol_version();
-  fingerprint.oldest_protocol_version = proto.oldest_protocol_version() == 0
-                                            ? proto.protocol_version()
-                                            : proto.oldest_protocol_version();
+  fingerprint.oldest_protocol_version = proto.oldest_protocol_version();
   return fingerprint;
 }
 
@@ -133,8 +131,6 @@ absl::StatusOr<WorkerInfo> WorkerFromProto(const v1::WorkerInfo& proto) {
   worker.chain_id = proto.chain_id();
   worker.pp_rank = proto.pp_rank();
   worker.pp_size = proto.pp_size();
-  // Decode services of before said none.
-  if (worker.role == Role::kDecode && worker.pp_size == 0) worker.pp_size = 1;
   worker.decodes = proto.decodes();
   if (proto.has_tensor_rank()) {
     BATON_ASSIGN_OR_RETURN(worker.tensor_rank,

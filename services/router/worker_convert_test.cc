@@ -62,8 +62,6 @@ TEST(WorkerConvertTest, AStageSaysOfWhichDecodeServiceItIs) {
   EXPECT_EQ(*back, worker);
   proto.clear_decode_id();
   EXPECT_EQ(FieldOf(WorkerFromProto(proto).status()), "worker.decode_id");
-  proto.set_pp_size(0);  // As decode services of older versions say it.
-  EXPECT_EQ(WorkerFromProto(proto)->pp_size, 1);
 }
 
 TEST(WorkerConvertTest, WhatRanksAgreeOnIsWithinTheOptionsRanges) {

@@ -39,9 +39,8 @@ absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {
   peer.chain_id = info.chain_id();
   peer.decode_id = info.decode_id();
   peer.pp_rank = info.pp_rank();
-  peer.pp_size = std::max(1, info.pp_size());  // Decode services of before said none.
+  peer.pp_size = info.pp_size();
   peer.decodes = info.decodes();
-  peer.protocol_version = info.fingerprint().protocol_version();
   if (info.has_tensor_rank()) {
     BATON_ASSIGN_OR_RETURN(peer.tensor_rank,
                            rpc::FromProto(info.tensor_rank(), "workers.tensor_rank"));
@@ -146,21 +145,11 @@ void ClusterClient::Leave(int64_t limit_ms) {
   loop_.Await([this] { return core_.left(); }, limit_ms);
 }
 
-std::optional<PeerEndpoint> ClusterClient::FindEndpoint(const InstanceRef& instance) const {
+std::optional<PeerId> ClusterClient::Find(const InstanceRef& instance) const {
   MutexLock lock(&mutex_);
   const auto found = endpoints_.find(instance);
   if (found == endpoints_.end()) return std::nullopt;
-  return found->second;
-}
-
-std::optional<PeerId> ClusterClient::Find(const InstanceRef& instance) const {
-  const std::optional<PeerEndpoint> found = FindEndpoint(instance);
-  return found.has_value() ? std::optional(found->endpoint) : std::nullopt;
-}
-
-uint32_t ClusterClient::ProtocolOf(const InstanceRef& instance) const {
-  const std::optional<PeerEndpoint> found = FindEndpoint(instance);
-  return found.has_value() ? found->protocol_version : kOldestProtocolVersion;
+  return found->second.endpoint;
 }
 
 bool ClusterClient::Want(const std::vector<InstanceRef>& peers) const {

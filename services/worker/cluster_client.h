@@ -109,8 +109,6 @@ class ClusterClient {
   // Wants endpoints to these peers. True: one of them is being opened, and on_endpoints will be
   // called; else Find has each, or it can't be reached at the moment.
   bool Want(const std::vector<InstanceRef>& peers) const;
-  // The newest version of the protocol that it speaks; the oldest there is, if it is not connected.
-  uint32_t ProtocolOf(const InstanceRef& instance) const;
   // Every endpoint of decode services (for lease heartbeats of stages) or of prefill stages.
   std::vector<PeerId> Endpoints(Role role) const;
   // What `status` says has changed: the router should hear of it now.
@@ -133,7 +131,6 @@ class ClusterClient {
   // mailbox may lose one: an interval makes up for it.
   void Post(MembershipEvent event) const;
   void PostNews(MembershipEvent event) const;
-  std::optional<PeerEndpoint> FindEndpoint(const InstanceRef& instance) const;
 
   // Loop thread.
   void HandleOne(const MembershipEvent& event);

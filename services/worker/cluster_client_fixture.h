@@ -136,9 +136,7 @@ class FakeRouter final : public v1::Cluster::Service {
       const auto news = [&] { return watch_ends_ != end_at || version_ != told; };
       if (!mutex_.AwaitFor(std::chrono::milliseconds(10), news) || version_ == told) continue;
       told = version_;
-      v1::WatchNotice notice;
-      notice.set_view_version(told);
-      writer->Write(notice);
+      writer->Write({});
     }
     return {grpc::StatusCode::UNAVAILABLE, "the watch breaks"};
   }

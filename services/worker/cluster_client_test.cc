@@ -29,17 +29,13 @@ TEST_F(ClusterClientTest, AStageIsConnectedToItsChainAndHearsOfItOnce) {
 }
 
 TEST_F(ClusterClientTest, WhoIsWantedIsLookedUpAndConnectedTo) {
-  v1::WorkerInfo decode = kDecode;
-  decode.mutable_fingerprint()->set_protocol_version(kProtocolVersion + 1);
-  router_->SetOthers({decode});
+  router_->SetOthers({kDecode});
   Begin(kStage);
   ASSERT_TRUE(router_->AwaitHad(1));
   const auto peer = Reach({"decode-0", 1});
   ASSERT_TRUE(peer.has_value());
   EXPECT_EQ(plane_.Open(), (Addresses{"decode-0/1"}));
   EXPECT_EQ(client_->Endpoints(Role::kDecode), (std::vector<PeerId>{*peer}));
-  EXPECT_EQ(client_->ProtocolOf({"decode-0", 1}), kProtocolVersion + 1);
-  EXPECT_EQ(client_->ProtocolOf({"decode-0", 2}), kOldestProtocolVersion) << "another incarnation";
   EXPECT_EQ(Reach({"decode-0", 1}), peer);
   EXPECT_EQ(router_->lookups(), 1);
 }

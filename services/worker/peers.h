@@ -23,8 +23,6 @@ class Peers {
   // Wants endpoints to these. True: one is being opened, and the service will hear of it; else Find
   // has each, or it can't be reached at the moment.
   virtual bool Want(const std::vector<InstanceRef>&) const { return false; }
-  // The newest version of the protocol that a connected peer speaks.
-  virtual uint32_t ProtocolOf(const InstanceRef&) const { return kProtocolVersion; }
   // The endpoints to decode services.
   virtual std::vector<PeerId> Decodes() const = 0;
   // The stage's readiness has changed; the router should be told.
@@ -46,10 +44,6 @@ class ClusterPeers final : public Peers {
   bool Want(const std::vector<InstanceRef>& peers) const override {
     const ClusterClient* client = client_;
     return client != nullptr && client->Want(peers);
-  }
-  uint32_t ProtocolOf(const InstanceRef& instance) const override {
-    const ClusterClient* client = client_;
-    return client == nullptr ? kOldestProtocolVersion : client->ProtocolOf(instance);
   }
   std::vector<PeerId> Decodes() const override {
     const ClusterClient* client = client_;

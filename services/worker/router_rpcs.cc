@@ -13,7 +13,7 @@ namespace baton::worker {
 namespace {
 
 constexpr int kMaxReconnectMs = 2000;
-// What routers of before list: some thousand workers with their fingerprints.
+// A list of members with their fingerprints.
 constexpr int kMaxViewBytes = 64 << 20;
 
 // One unary call; alive until its callback has run.

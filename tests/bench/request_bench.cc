@@ -195,7 +195,8 @@ void AskChain(const std::string& address, bool many, nlohmann::ordered_json& out
       [first_attempt](int number) {
         v1::StartRequest request;
         request.set_attempt_id(first_attempt + static_cast<uint64_t>(number));
-        rpc::SetPromptIds(PromptOf(number), kProtocolVersion, request);
+        const std::vector<int32_t> ids = PromptOf(number);
+        request.mutable_fixed_prompt_token_ids()->Assign(ids.begin(), ids.end());
         SetSampling(*request.mutable_sampling());
         request.set_timeout_ms(60'000);
         return request;

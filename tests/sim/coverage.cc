@@ -20,8 +20,6 @@ constexpr Excuse kExcuses[] = {
     {"planner: a drain hands back", "only several routers overfill a service; planner_grants_test"},
     {"planner: a first token is outside the vocabulary",
      "few kernels go wrong so; planner_grants_test"},
-    {"router: a retracted request waits for room",
-     "only decode services of older versions retract so; resume_test"},
     {"lease: refused as bad_commit", "no stage sends one; lease_table_test"},
     {"lease: refused as bad_length", "no stage sends one; lease_table_test"},
     {"lease: refused as bad_range", "no stage sends one; lease_table_test"},

@@ -173,7 +173,6 @@ void DecodeProcess::Submit(const SimReserve& request) {
     std::rotate(event.writers.begin(), event.writers.begin() + 1, event.writers.end());
   }
   event.deadline_us = world_.now_us() + request.timeout_us;
-  event.has_tokens = request.has_tokens;
   event.prompt_logprobs = request.prompt_logprobs;
   witness_.Begin(request.prompt_id);
   HandlePlanner(event);

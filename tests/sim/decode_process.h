@@ -29,7 +29,6 @@ struct SimReserve {
   int max_tokens = 0;
   std::vector<KvWriter> writers;
   int64_t timeout_us = 0;
-  bool has_tokens = false;  // The service knows the prompt's ids.
   bool prompt_logprobs = false;
 };
 

@@ -266,10 +266,8 @@ bool DecodeWitness::IsCommitted(const Session& session) const {
 // Not by its end.
 void DecodeWitness::SeeRetraction(Session& session) {
   const uint64_t attempt_id = session.request.attempt_id;
-  if (!session.request.has_tokens) Complain(attempt_id, "gives way, and can't be read here");
   const bool is_oldest = std::none_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
-    return entry.second.opened && entry.second.request.has_tokens &&
-           entry.second.order < session.order;
+    return entry.second.opened && entry.second.order < session.order;
   });
   if (is_oldest) Complain(attempt_id, "gives way, and is the oldest that may");
   session.opened = session.told = false;
@@ -339,7 +337,7 @@ void DecodeWitness::SeeOpen(Session& session, const prefill::PlanOpen& open) {
   if (std::exchange(session.told, true)) Complain(open.attempt_id, "is opened twice");
   session.opened = true;
   // It gave way before any stage knew of it.
-  if (!open.adopted() && session.request.has_tokens && IsCommitted(session)) {
+  if (!open.adopted() && IsCommitted(session)) {
     session.read_here = true;
   }
   if (open.prompt_tokens() != session.sequence->inputs.prompt_tokens || open.ticket.has_value()) {

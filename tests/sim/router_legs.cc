@@ -32,9 +32,6 @@ constexpr char kOtherTokens[] = "other tokens than the prompt's";
 constexpr const char* kNonsense[] = {kBadTicket, kNoToken, kNoMessage,
                                      kNoReason,  kNoEnd,   kOtherTokens};
 
-// Some come by way of a router that does not know how to go on with them.
-bool GoesOn(uint64_t prompt_id) { return Mix64(FirstId(prompt_id)) % 8 != 0; }
-
 std::vector<int32_t> ExpectedTokens(const Client& client) {
   std::vector<int32_t> expected;
   for (int i = 1; client.prompt_logprobs && i < client.prompt_tokens; ++i) {
@@ -298,7 +295,7 @@ void RouterProcess::PerformLeg(const router::Reserve& act) {
                            client.max_tokens - act.drawn_tokens,
                            act.writers,
                            timeout_us_,
-                           GoesOn(client.prompt_id)};
+                           /*prompt_logprobs=*/false};
   world_.SendOnCall<DecodeProcess>(call, node_, "reserve", [call, request](DecodeProcess& decode) {
     decode.Reserve(call, request);
   });
@@ -338,7 +335,6 @@ void RouterProcess::PerformLeg(const router::StartGeneration& act) {
                            client.max_tokens - act.drawn_tokens,
                            {},
                            timeout_us_,
-                           /*has_tokens=*/true,
                            tells_prompt};
   world_.SendOnCall<DecodeProcess>(call, node_, "generate", [call, request](DecodeProcess& chain) {
     chain.GenerateHere(call, request);

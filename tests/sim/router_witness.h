@@ -63,7 +63,6 @@ class RouterWitness {
     int attempts = 0;
     int refused = 0;
     int handed_back = 0;
-    int retracted = 0;
     int told = 0;          // Tokens.
     int drawn = 0;         // So many of them the last attempt reads, or the next one will.
     bool redraws = false;  // The attempt has to draw a told one again.
@@ -142,7 +141,6 @@ class RouterWitness {
   void HearDrainEnd();
 
   void Fail(Request& request, Role reporter, absl::Status status);
-  void HearRetracted(Request& request, Role blamed);
   void JudgeRefused(const Request& request, Failure& failure);
   void JudgeFailed(const Request& request, Failure& failure, bool first);
   void Complete(Request& request, FinishReason reason);

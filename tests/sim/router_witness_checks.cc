@@ -312,8 +312,7 @@ void RouterWitness::CheckLoad(const router::RouterLoad& load) {
   if (!gauges) world_.Violate(absl::StrCat(name_, ": counts what runs wrongly"));
   const auto same = [](const router::RetryCounts& a, const router::RetryCounts& b) {
     return a.failure_total == b.failure_total && a.drain_total == b.drain_total &&
-           a.overload_total == b.overload_total && a.retraction_total == b.retraction_total &&
-           a.refused_total == b.refused_total;
+           a.overload_total == b.overload_total && a.refused_total == b.refused_total;
   };
   const bool cluster = load.pauses_total == members_.pauses_total() &&
                        load.leases_expired_total == members_.leases_expired_total() &&

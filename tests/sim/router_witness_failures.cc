@@ -62,20 +62,9 @@ void RouterWitness::Fail(Request& request, Role reporter, absl::Status status) {
   MustClose(request);
   calls_.erase(std::exchange(request.attempt, 0));
   request.prefill_counts = false;
-  if (IsRetracted(status)) return HearRetracted(request, failure.blamed);
   failure.full ? JudgeRefused(request, failure) : JudgeFailed(request, failure, first);
   request.phase = Phase::kWaiting;
   request.failing = std::move(failure);
-}
-
-// No failure: it waits again, and is not counted.
-void RouterWitness::HearRetracted(Request& request, Role blamed) {
-  ++request.retracted;
-  ++totals_.RetriesOf(blamed).retraction_total;
-  if (CountWaiting() == 0) wait_for_room_ = !members_.Pairs().empty();
-  request.phase = Phase::kWaiting;
-  request.excused = false;
-  request.until_us = wait_for_room_ ? kNeverUs : world_.now_us() + limits_.pairing_timeout_us;
 }
 
 void RouterWitness::JudgeRefused(const Request& request, Failure& failure) {
@@ -97,8 +86,7 @@ void RouterWitness::JudgeFailed(const Request& request, Failure& failure, bool f
   failure.handed_back =
       (IsEndedByDrain(status) || IsUnconnected(status)) && request.handed_back < kMostHandBacks;
   bool may_try = failure.handed_back ||
-                 request.attempts - request.handed_back - request.refused - request.retracted <
-                     limits_.max_attempts;
+                 request.attempts - request.handed_back - request.refused < limits_.max_attempts;
   if (request.told > 0) {
     const int failed = failure.handed_back ? 0 : request.failed_resumes;
     may_try = failed < limits_.max_resumes;

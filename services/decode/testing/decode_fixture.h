@@ -171,7 +171,9 @@ class DecodeServiceTest : public testing::Test, public MessageHandler {
   static v1::ReserveRequest Request(uint64_t attempt, int prompt = 6, int max_tokens = 4) {
     v1::ReserveRequest request;
     request.set_attempt_id(attempt);
-    request.set_prompt_tokens(prompt);
+    for (int i = 0; i < prompt; ++i) {  // A prompt of its own.
+      request.add_prompt_token_ids(static_cast<int32_t>((7 * attempt + 3 * i) % kVocab));
+    }
     request.mutable_sampling()->set_temperature(0);
     request.mutable_sampling()->set_seed(1);
     request.mutable_sampling()->set_max_tokens(max_tokens);

@@ -53,10 +53,7 @@ void ChainShell::Ask(Asked asked) {
 bool ChainShell::HoldForLastStage(Asked& asked) {
   const links::ChainPlace& place = options_.place;
   const v1::SamplingParams& sampling = asked.start.prompt->sampling;
-  if (place.stages == 1 || !sampling.has_structure() || !planner_.up() ||
-      oldest_version_ < kCompileVersion) {
-    return false;
-  }
+  if (place.stages == 1 || !sampling.has_structure() || !planner_.up()) return false;
   v1::LinkRequest request;
   request.mutable_compile()->set_attempt_id(asked.start.attempt_id);
   *request.mutable_compile()->mutable_sampling() = sampling;
@@ -81,14 +78,13 @@ void ChainShell::Begin(Asked asked) {
   Call& call = asked.call;
   StartRequested event;
   event.attempt_id = start.attempt_id;
-  event.prompt_tokens = start.prompt_tokens();
+  event.prompt_tokens = static_cast<int>(start.prompt->tokens.size());
   event.ticket = std::move(start.ticket);
   event.deadline_us = call.begun_us + start.timeout_ms * 1000;
   event.prompt_logprobs = start.prompt->sampler.prompt_logprobs();
   event.stop = start.prompt->sampler.stop_rule();
   event.writers = std::move(start.writers);
-  event.has_tokens = !start.prompt->tokens.empty();
-  if (start.uses_cache) event.tokens = {start.prompt, &start.prompt->tokens};
+  event.tokens = {start.prompt, &start.prompt->tokens};
   event.cache_salt = std::move(start.cache_salt);
   event.priority = start.priority;
   event.head_start_us = start.head_start_us;

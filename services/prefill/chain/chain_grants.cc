@@ -10,13 +10,6 @@
 
 namespace baton::prefill {
 
-// A decode stage's ranks have no endpoints to one another, so the list of its members says it.
-uint32_t ChainShell::VersionOf(const InstanceRef& member) const {
-  if (!decode()) return options_.peers->ProtocolOf(member);
-  const auto found = versions_.find(member);
-  return found == versions_.end() ? kOldestProtocolVersion : found->second;
-}
-
 void ChainShell::Reserve(prefill::Start start, std::shared_ptr<Reservation> reservation) {
   Ask({std::move(start), {nullptr, nullptr, std::move(reservation), nullptr, NowUs()}});
 }

@@ -33,19 +33,12 @@ ChainShell::ChainShell(Options options)
 }
 
 absl::Status ChainShell::BeginOwn(const links::Hello& hello) {
-  oldest_version_ = kProtocolVersion;
   followers_.clear();
   linked_.clear();
   for (const KvWriter& member : hello.members) {
     if (hello.members.size() > 1) linked_.push_back(member.instance.incarnation);
     if (member.instance == options_.place.self.instance) continue;
-    oldest_version_ = std::min(oldest_version_, VersionOf(member.instance));
     followers_.push_back(member.instance);
-  }
-  const uint32_t needed = options_.place.stages > 1 ? kDecodeStagesVersion : kDecodePlansVersion;
-  if (decode() && oldest_version_ < needed) {
-    return absl::UnavailableError(absl::StrCat("a member speaks version ", oldest_version_,
-                                               " of the protocol, and all need ", needed));
   }
   stage_layers_.clear();
   for (const KvWriter& member : hello.members) {
@@ -56,14 +49,8 @@ absl::Status ChainShell::BeginOwn(const links::Hello& hello) {
 }
 
 ChainUp ChainShell::UpOf(uint64_t epoch, int page_count) const {
-  ChainUp up{epoch,
-             options_.place.stages,
-             page_count,
-             stage_layers_,
-             KnownCosts(),
-             options_.place.ranks(),
-             oldest_version_ >= kCachedTokensVersion,
-             oldest_version_ >= kGrowthVersion};
+  ChainUp up{epoch,         options_.place.stages, page_count,
+             stage_layers_, KnownCosts(),          options_.place.ranks()};
   if (options_.grants == nullptr) return up;
   up.followers = followers_;
   up.newest_generation = newest_generation_;
@@ -111,10 +98,6 @@ int ChainShell::FlushCache() {
 }
 
 void ChainShell::OnMembers(const std::vector<worker::PeerWorker>& members) {
-  versions_.clear();
-  for (const worker::PeerWorker& member : members) {
-    versions_[member.instance] = member.protocol_version;
-  }
   wiring_events_.Raise(links::MembersSeen{members});
 }
 

@@ -184,7 +184,6 @@ class ChainShell {
 
   absl::Status BeginOwn(const links::Hello& hello);
   ChainUp UpOf(uint64_t epoch, int page_count) const;
-  uint32_t VersionOf(const InstanceRef& member) const;
   void SendGrant(int member, v1::DecodeOrder order);
   absl::Status OnGrantReport(const links::PassReport& of, const v1::DecodeReport& report);
   bool decode() const { return options_.place.role == Role::kDecode; }
@@ -206,12 +205,10 @@ class ChainShell {
   std::string missing_costs_;               // As was said last.
   std::unique_ptr<ProfileKeeper> profile_;  // Null: --chunk-profile names none.
   // For the epoch that was tried last; by stage.
-  uint32_t oldest_version_ = kOldestProtocolVersion;  // That a member speaks.
   std::vector<int> stage_layers_;
   std::vector<InstanceRef> followers_;
   std::vector<uint64_t> linked_;
-  uint64_t newest_generation_ = 0;            // That any follower has had, in any epoch.
-  std::map<InstanceRef, uint32_t> versions_;  // That its members speak.
+  uint64_t newest_generation_ = 0;  // That any follower has had, in any epoch.
   std::vector<std::optional<KnownCost>> measured_;
   SerialEvents<PlannerEvent> events_{[this](const PlannerEvent& event) { HandleOne(event); }};
 };

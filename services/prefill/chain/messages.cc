@@ -117,12 +117,10 @@ absl::StatusOr<Start> FromProto(const v1::StartRequest& proto, const PlanBounds&
                                 const tracing::TraceContext& trace) {
   Start start;
   start.attempt_id = proto.attempt_id();
-  if (proto.prompt_token_ids_size() != 0 && proto.fixed_prompt_token_ids_size() != 0) {
-    return InvalidField("prompt_token_ids", "there are fixed_prompt_token_ids, too");
-  }
-  const TokenIds& ids = rpc::PromptIds(proto);
-  BATON_RETURN_IF_ERROR(InRange(ids.size(), 1, bounds.max_context_tokens, "prompt_token_ids"));
-  BATON_RETURN_IF_ERROR(CheckIds(ids, bounds, "prompt_token_ids"));
+  const TokenIds& ids = proto.fixed_prompt_token_ids();
+  constexpr char kIds[] = "fixed_prompt_token_ids";
+  BATON_RETURN_IF_ERROR(InRange(ids.size(), 1, bounds.max_context_tokens, kIds));
+  BATON_RETURN_IF_ERROR(CheckIds(ids, bounds, kIds));
   BATON_ASSIGN_OR_RETURN(TokenSampler sampler, bounds.SamplerOf(proto.sampling()));
   BATON_RETURN_IF_ERROR(sampler.CheckPromptLogprobs(ids.size()));
   BATON_RETURN_IF_ERROR(sampler.CheckDrawn(ids.size()));

@@ -48,16 +48,10 @@ struct Start {
   PromptContextPtr prompt;
   std::optional<Ticket> ticket;        // None: the chain is to decode it.
   std::vector<KvWriter> writers = {};  // Who read the prompt; empty: the chain does.
-  int unread_tokens = 0;               // The prompt's, where its ids are not known.
-  bool uses_cache = true;
   int64_t timeout_ms = 0;
   std::string cache_salt;
   int priority = 0;
   int64_t head_start_us = 0;
-
-  int prompt_tokens() const {
-    return prompt->tokens.empty() ? unread_tokens : static_cast<int>(prompt->tokens.size());
-  }
 };
 
 // `trace` is what the stages' spans of the request are below.

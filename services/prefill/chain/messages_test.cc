@@ -38,28 +38,26 @@ TEST(MessagesTest, AMeasuredCostThatMakesNoSenseIsRefused) {
   EXPECT_FALSE(FromProto(untrusted).ok());
 }
 
-TEST(MessagesTest, APromptComesInEitherForm) {
+TEST(MessagesTest, APromptAndItsKeys) {
   PlanBounds bounds;
   bounds.max_context_tokens = 100;
   bounds.vocab_size = 10;
   bounds.kv_heads = 1;
   bounds.tensor_ranks = 1;
-  for (const uint32_t version : {kOldestProtocolVersion, kProtocolVersion}) {
-    v1::StartRequest request;
-    request.set_attempt_id(1);
-    rpc::SetPromptIds(std::vector<int32_t>{3, 0, 9}, version, request);
-    request.mutable_sampling()->set_seed(1);
-    request.mutable_sampling()->set_max_tokens(1);
-    request.set_timeout_ms(1000);
-    *request.mutable_ticket() = rpc::ToProto(Ticket{{"decode-0", 1}, 0, 1, 3, 1});
-    const absl::StatusOr<Start> start = FromProto(request, bounds, {});
-    ASSERT_TRUE(start.ok()) << start.status();
-    EXPECT_EQ(start->prompt->tokens, (std::vector<int32_t>{3, 0, 9}));
-    request.mutable_prefix_keys()->Resize(256, 7);
-    EXPECT_TRUE(FromProto(request, bounds, {}).ok());
-    request.add_prefix_keys(7);
-    EXPECT_EQ(FieldOf(FromProto(request, bounds, {}).status()), "prefix_keys");
-  }
+  v1::StartRequest request;
+  request.set_attempt_id(1);
+  for (const int32_t id : {3, 0, 9}) request.add_fixed_prompt_token_ids(id);
+  request.mutable_sampling()->set_seed(1);
+  request.mutable_sampling()->set_max_tokens(1);
+  request.set_timeout_ms(1000);
+  *request.mutable_ticket() = rpc::ToProto(Ticket{{"decode-0", 1}, 0, 1, 3, 1});
+  const absl::StatusOr<Start> start = FromProto(request, bounds, {});
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_EQ(start->prompt->tokens, (std::vector<int32_t>{3, 0, 9}));
+  request.mutable_prefix_keys()->Resize(256, 7);
+  EXPECT_TRUE(FromProto(request, bounds, {}).ok());
+  request.add_prefix_keys(7);
+  EXPECT_EQ(FieldOf(FromProto(request, bounds, {}).status()), "prefix_keys");
 }
 
 // Two ranks with two heads can hand them to one, two or four, not to three.
@@ -71,7 +69,7 @@ TEST(MessagesTest, ATicketForRanksThatCannotShareTheHeadsIsRefused) {
   bounds.tensor_ranks = 2;
   v1::StartRequest request;
   request.set_attempt_id(1);
-  request.add_prompt_token_ids(3);
+  request.add_fixed_prompt_token_ids(3);
   request.mutable_sampling()->set_seed(1);
   request.mutable_sampling()->set_max_tokens(1);
   request.set_timeout_ms(1000);

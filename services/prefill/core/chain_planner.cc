@@ -42,8 +42,7 @@ void ChainPlanner::State::On(const ChainUp& event, int64_t now_us) {
   epoch = event.epoch;
   // Every stage was quiet when it accepted the epoch, so all pages of the older one are free.
   pool.emplace(event.page_count);
-  if (limits.caches && event.knows_cached_tokens) tree.emplace(limits.page_size);
-  grows = event.knows_growth;
+  if (limits.caches) tree.emplace(limits.page_size);
   rows_in_want = 0;
   growth_share = growth_pages = 0;
   issued = 0;
@@ -136,7 +135,6 @@ ChainPlanner::State::Request ChainPlanner::State::RequestOf(const StartRequested
   request.head_start_us = event.head_start_us;
   request.stop = event.stop;
   request.token_limit = TokenLimitOf(event);
-  request.has_tokens = event.has_tokens;
   if (tree.has_value()) {
     request.tokens = event.tokens;
     request.cache_salt = event.cache_salt;

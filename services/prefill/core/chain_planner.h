@@ -164,8 +164,6 @@ struct ChainUp {  // Every stage is linked and ready under `epoch`.
   // By stage, or empty: nothing is known. Heeded where nothing was learned of these stages.
   std::vector<KnownCost> known_costs;
   int ranks = 1;  // Processes of each stage: it is done with what all of them are done with.
-  bool knows_cached_tokens = true;  // All of them; nothing is cached in this epoch if not.
-  bool knows_growth = true;         // All of them; if not, pages for a whole text are reserved.
   // Where KV is granted: the other members, member 1 and on, and the newest generation that one was
   // granted, by former lives of this process too. A late message for an old grant must not be taken
   // for a new one's.
@@ -190,8 +188,6 @@ struct StartRequested {
   // They read the prompt and write its KV, each of its layers' heads once; empty: the chain reads
   // it.
   std::vector<KvWriter> writers = {};
-  // The chain can read it, too, so that it may be retracted.
-  bool has_tokens = true;
 };
 struct AbortRequested {  // Unknown attempts are ignored: an abort may come after the end.
   uint64_t attempt_id = 0;

@@ -192,14 +192,6 @@ TEST_F(CacheTest, TheCacheEndsWithTheEpoch) {
   EXPECT_EQ(LastOpen().cached_tokens, 0);
 }
 
-TEST_F(CacheTest, StagesOfAnEarlierVersionGetNoCachedTokens) {
-  Send(ChainUp{kEpoch, 1, 64, {}, {}, 1, /*knows_cached_tokens=*/false});
-  Start(1, Prompt(48));
-  RunOut(1);
-  Start(2, Prompt(48));
-  EXPECT_EQ(LastOpen().cached_tokens, 0);
-}
-
 TEST_F(CacheTest, IsOffByDefault) {
   Make(Limits());
   Up(1);

@@ -199,16 +199,6 @@ TEST_F(GrantsTest, WhatWasNotCommittedIsNotCached) {
 
 // ---- Growth ----
 
-TEST_F(GrowingGrantsTest, WhatCannotBeReadHereHasItsPagesAtOnce) {
-  Up();
-  StartRequested blind = Request(1, 15, 34);
-  blind.has_tokens = false;
-  Reserve(blind);
-  EXPECT_EQ(used(), 4);
-  Reserve(Request(2, 15, 34));
-  EXPECT_EQ(used(), 5);
-}
-
 // The youngest text gives way, is read here, and goes on.
 TEST_F(GrowingGrantsTest, ATextThatGivesWayIsReadHere) {
   Up(3);

@@ -46,8 +46,7 @@ constexpr int kTokensSoon = 20;
 // What its pages at its admission are for.
 int ChainPlanner::State::AdmissionTokens(const Request& request) const {
   const int most = request.kv_tokens();
-  if (!grows || !request.has_tokens || limits.reserved_decode_tokens >= most - request.read_tokens)
-    return most;
+  if (limits.reserved_decode_tokens >= most - request.read_tokens) return most;
   return request.read_tokens + limits.reserved_decode_tokens;
 }
 
@@ -92,7 +91,7 @@ int ChainPlanner::State::WantedPages(uint64_t attempt_id) const {
 // What open requests will take yet, and by that what is left for others.
 void ChainPlanner::State::ExpectGrowth() {
   growth_pages = 0;
-  if (!grows || limits.conservativeness == 0) return;
+  if (limits.conservativeness == 0) return;
   if (growth_share == 0) growth_share = GrowthShareAtFirst();
   for (const uint64_t attempt_id : open) {
     const Request& request = requests.at(attempt_id);

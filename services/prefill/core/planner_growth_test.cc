@@ -80,12 +80,6 @@ TEST_F(GrowthTest, ReservesWhatItIsToldTo) {
   EXPECT_EQ(planner_->load().owned_pages, 5) << "no more than it may generate";
 }
 
-TEST_F(GrowthTest, StagesThatDoNotKnowItGetAllPagesAtOnce) {
-  Send(ChainUp{kEpoch, 1, 64, {}, {}, 1, true, /*knows_growth=*/false});
-  Generate(1, 15, 34);
-  EXPECT_EQ(planner_->load().owned_pages, 4);
-}
-
 TEST_F(GrowthTest, WhatNeverFitsIsRefusedAtOnce) {
   Up(1, 3);
   Generate(1, 15, 34);

@@ -151,7 +151,6 @@ struct ChainPlanner::State {
     // Whose KV others write.
     std::vector<KvWriter> writers;  // Until its commit, or until it is to be read here.
     bool has_ticket = false;
-    bool has_tokens = true;
     bool foreign = false;  // By another number of ranks than the chain's: its bits may differ.
     std::optional<Grant> grant;
 
@@ -171,7 +170,7 @@ struct ChainPlanner::State {
     // The text's, that the next decode step feeds.
     size_t next_fed() const { return static_cast<size_t>(planned_tokens - prompt_tokens); }
     int kv_tokens() const { return prompt_tokens + token_limit; }
-    bool may_give_way() const { return !ticket.has_value() && has_tokens; }
+    bool may_give_way() const { return !ticket.has_value(); }
     // The next plan closes it on every stage, or an earlier one has.
     bool ending() const { return finished || retracting; }
   };
@@ -362,7 +361,6 @@ struct ChainPlanner::State {
   std::optional<BlockPool> pool;
   std::optional<PageTree> tree;  // Its pages are owned in the pool.
   uint64_t evicted_pages_total = 0;
-  bool grows = false;       // Every stage of the chain knows PlanItem.new_page.
   int rows_in_want = 0;     // Decoding requests without a page for their next token.
   double growth_share = 0;  // What texts are expected to have of what they still may.
   int growth_pages = 0;     // That open requests are expected to take yet.

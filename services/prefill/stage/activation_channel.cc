@@ -30,7 +30,6 @@ absl::Status Blame(const absl::Status& status, const InstanceRef& to) {
 
 struct ActivationChannel::Memory {
   ActivationEpoch epoch;
-  bool sends_sums = false;  // Or each piece's, to a next stage of before.
   InputBuffers inputs;
   std::vector<MemoryBuffer> outputs;
 };
@@ -64,11 +63,8 @@ absl::Status ActivationChannel::Begin(const ActivationEpoch& epoch) {
       auto inputs, Allocate(epoch.previous.has_value() ? epoch.credits : 0, epoch.max_plan_tokens));
   BATON_ASSIGN_OR_RETURN(auto outputs, Allocate(epoch.next.has_value() ? epoch.output_buffers : 0,
                                                 epoch.max_plan_tokens));
-  const bool sends_sums = epoch.next.has_value() &&
-                          options_.protocol_of(epoch.next->instance) >= kActivationSumsVersion;
   InputBuffers buffers({epoch.max_plan_tokens, columns_, type_}, std::move(inputs));
-  auto memory =
-      std::make_shared<Memory>(Memory{epoch, sends_sums, std::move(buffers), std::move(outputs)});
+  auto memory = std::make_shared<Memory>(Memory{epoch, std::move(buffers), std::move(outputs)});
   MutexLock lock(&mutex_);
   memory_ = std::move(memory);
   return absl::OkStatus();
@@ -153,7 +149,7 @@ void ActivationChannel::Advance(const std::shared_ptr<Passing>& passing) {
   passing->advancing = false;
   const bool over = !passing->status.ok() || passing->next_offset == passing->payload.size();
   if (!over || passing->under_way > 0) return;
-  if (!passing->status.ok() || !passing->memory->sends_sums) return Sent(*passing);
+  if (!passing->status.ok()) return Sent(*passing);
   // The output buffers bound how often this happens.
   if (checking_.PostCompletion([this, passing] { SendSum(passing); })) return;
   passing->status = absl::CancelledError("the stage has ended");
@@ -193,7 +189,6 @@ void ActivationChannel::SendPiece(const std::shared_ptr<Passing>& passing) {
   header.offset = offset;
   header.bytes = piece.size();
   header.type = type_;
-  if (!passing->memory->sends_sums) header.checksum = Checksum(piece);
   message.header = EncodeActivationMessage(header);
   message.runs.push_back(piece);
   message.on_sent = [this, passing, bytes = piece.size()](const absl::Status& status) {
@@ -297,12 +292,7 @@ void ActivationChannel::OnPlaced(uint64_t receipt, const absl::Status& status) {
     arriving_.erase(found);
   }
   const ActivationHeader& header = arrived.header;
-  absl::Status fault = status;
-  if (fault.ok() && header.checksum.has_value() &&
-      Checksum(arrived.piece.Host()) != *header.checksum) {
-    fault = DamagedInput(header.number);
-  }
-  if (!fault.ok()) return options_.on_error(header.epoch, fault);
+  if (!status.ok()) return options_.on_error(header.epoch, status);
   std::optional<InputBuffers::Whole> whole;
   {
     MutexLock lock(&mutex_);
@@ -310,7 +300,6 @@ void ActivationChannel::OnPlaced(uint64_t receipt, const absl::Status& status) {
   }
   if (!whole.has_value()) return;
   options_.on_event(ActivationsArrived{header.epoch, header.number, whole->since_us});
-  if (header.checksum.has_value()) return whole->check->Settle(absl::OkStatus());
   Check(arrived, *std::move(whole));
 }
 

@@ -56,8 +56,6 @@ class ActivationChannel final : public MessageHandler {
     Executor* executor = nullptr;  // Says what activations are, and where they lie.
     DataPlane* data_plane = nullptr;
     Metrics* metrics = nullptr;
-    // The newest version of the protocol that a peer speaks. Any thread.
-    std::function<uint32_t(const InstanceRef&)> protocol_of;
     std::function<void(StageEvent)> on_event;  // Any thread.
     std::function<void(uint64_t epoch, const absl::Status&)>
         on_error;  // Any thread: break this epoch.

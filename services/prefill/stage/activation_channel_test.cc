@@ -53,11 +53,10 @@ class HeldMessages final : public StubDataPlane {
 
 // One of the two stages, and what it says.
 struct Side {
-  explicit Side(int stage, uint32_t neighbour_speaks = kProtocolVersion)
+  explicit Side(int stage)
       : executor(MakeTestExecutor(std::make_unique<FakeModel>(3 * stage, 3 * stage + 3, 1),
                                   "prefill.compute")),
         channel({executor.get(), &plane, &metrics,
-                 [neighbour_speaks](const InstanceRef&) { return neighbour_speaks; },
                  [this](StageEvent event) { Heard(std::move(event)); },
                  [this](uint64_t epoch, const absl::Status& status) {
                    EXPECT_EQ(epoch, kEpoch);
@@ -228,25 +227,6 @@ TEST_F(ActivationChannelTest, ChecksumsThatBelongNowhereAreRefused) {
           absl::FailedPreconditionError("activations of plan 0: plans are counted from 1 on")));
   EXPECT_THAT(ErrorsOf(*from_), testing::ElementsAre(absl::FailedPreconditionError(
                                     "activations of plan 1: this stage takes none")));
-}
-
-// A cluster is upgraded process by process.
-TEST_F(ActivationChannelTest, ANextStageOfBeforeGetsChecksumsInEachPiece) {
-  from_ = std::make_unique<Side>(0, kActivationSumsVersion - 1);
-  Send(1);
-  DeliverPieces();
-  EXPECT_EQ(arrived(), 1);
-  EXPECT_TRUE(to_->channel.Buffers(1, kTokens).value().check->Await().ok());
-  EXPECT_EQ(sent(), (std::vector<uint64_t>{1}));
-  EXPECT_EQ(from_->plane.held(), 0u) << "and nothing that it does not know";
-}
-
-TEST_F(ActivationChannelTest, DamageOfAPieceWithItsOwnChecksumIsSeenAtOnce) {
-  from_ = std::make_unique<Side>(0, kActivationSumsVersion - 1);
-  Send(1);
-  DeliverPieces(/*damaged=*/true);
-  EXPECT_EQ(arrived(), 0);
-  EXPECT_EQ(ErrorsOf(*to_), (std::vector<absl::Status>{DamagedInput(1)}));
 }
 
 }  // namespace

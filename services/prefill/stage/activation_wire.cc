@@ -16,7 +16,6 @@ struct Kind {
   uint64_t tag;
   size_t words;
 };
-constexpr Kind kCheckedPiece{kVersion | 1 << 8, 10};
 constexpr Kind kCredit{kVersion | 2 << 8, 4};
 constexpr Kind kSum{kVersion | 3 << 8, 5};
 constexpr Kind kPiece{kVersion | 4 << 8, 9};
@@ -46,13 +45,13 @@ absl::Status Malformed(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("activation message: ", what));
 }
 
-absl::StatusOr<ActivationMessage> DecodePiece(std::span<const std::byte> bytes, bool checked) {
+absl::StatusOr<ActivationMessage> DecodePiece(std::span<const std::byte> bytes) {
   constexpr uint64_t kMax = UINT32_MAX;
   const uint64_t tokens = Word(bytes, 3);
   const uint64_t hidden_size = Word(bytes, 4);
   if (tokens == 0 || tokens > kMax || hidden_size == 0 || hidden_size > kMax)
     return Malformed("shape out of range");
-  const uint64_t type = Word(bytes, checked ? 8 : 7);
+  const uint64_t type = Word(bytes, 7);
   if (type >= std::size(kElementTypes)) {
     return Malformed(absl::StrCat("unknown element type ", type));
   }
@@ -64,7 +63,6 @@ absl::StatusOr<ActivationMessage> DecodePiece(std::span<const std::byte> bytes, 
   header.hidden_size = static_cast<uint32_t>(hidden_size);
   header.offset = Word(bytes, 5);
   header.bytes = Word(bytes, 6);
-  if (checked) header.checksum = Word(bytes, 7);
   if (static_cast<unsigned __int128>(tokens) * hidden_size * ElementBytes(header.type) >
       UINT64_MAX) {
     return Malformed("shape out of range");
@@ -88,20 +86,13 @@ std::vector<std::byte> EncodeActivationMessage(const ActivationMessage& message)
     return Encode({kSum.tag, sum->epoch, sum->number, sum->checksum});
   }
   const auto& header = std::get<ActivationHeader>(message);
-  std::vector<uint64_t> words{
-      kPiece.tag,         header.epoch,  header.number, header.tokens,
-      header.hidden_size, header.offset, header.bytes,  static_cast<uint64_t>(header.type)};
-  if (header.checksum.has_value()) {
-    words.front() = kCheckedPiece.tag;
-    words.insert(words.end() - 1, *header.checksum);
-  }
-  return Encode(words);
+  return Encode({kPiece.tag, header.epoch, header.number, header.tokens, header.hidden_size,
+                 header.offset, header.bytes, static_cast<uint64_t>(header.type)});
 }
 
 absl::StatusOr<ActivationMessage> DecodeActivationMessage(std::span<const std::byte> bytes) {
   const size_t words = bytes.size() / sizeof(uint64_t);
-  if (bytes.size() % sizeof(uint64_t) != 0 || words < kCredit.words ||
-      words > kCheckedPiece.words) {
+  if (bytes.size() % sizeof(uint64_t) != 0 || words < kCredit.words || words > kPiece.words) {
     return Malformed(absl::StrCat(bytes.size(), " bytes"));
   }
   if (Checksum(bytes.first((words - 1) * sizeof(uint64_t))) != Word(bytes, words - 1)) {
@@ -109,8 +100,7 @@ absl::StatusOr<ActivationMessage> DecodeActivationMessage(std::span<const std::b
   }
   const uint64_t tag = Word(bytes, 0);
   const auto is = [&](const Kind& kind) { return tag == kind.tag && words == kind.words; };
-  if (is(kPiece)) return DecodePiece(bytes, /*checked=*/false);
-  if (is(kCheckedPiece)) return DecodePiece(bytes, /*checked=*/true);
+  if (is(kPiece)) return DecodePiece(bytes);
   if (is(kCredit)) return ActivationCredit{Word(bytes, 1), Word(bytes, 2)};
   if (is(kSum)) return ActivationSum{Word(bytes, 1), Word(bytes, 2), Word(bytes, 3)};
   return Malformed(absl::StrCat("unknown version or type ", tag));

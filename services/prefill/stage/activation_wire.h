@@ -28,8 +28,6 @@ struct ActivationHeader {
   uint32_t hidden_size = 0;
   uint64_t offset = 0;  // A multiple of kActivationPieceBytes.
   uint64_t bytes = 0;   // The payload's size.
-  // XXH3-64 of the payload, for a next stage of protocol version 3, which knows no ActivationSum.
-  std::optional<uint64_t> checksum;
   ElementType type = ElementType::kFloat32;
 
   uint64_t total_bytes() const { return uint64_t{tokens} * hidden_size * ElementBytes(type); }

@@ -116,7 +116,6 @@ void TestChain::StartStage(int rank) {
   stage.metrics =
       std::make_unique<Metrics>(MetricsIdentity{MetricRole::kPrefill, "fake", stage.self.id, rank});
   stage.peers = std::make_unique<FakePeers>();
-  stage.peers->protocol = settings_.protocol;
   auto plane = DataPlane::Create({});
   BATON_CHECK(plane.ok()) << plane.status();
   stage.data_plane = *std::move(plane);
@@ -240,7 +239,7 @@ v1::StartRequest TestChain::Request(uint64_t attempt_id, const std::vector<int32
                                     const Ticket& ticket) {
   v1::StartRequest request;
   request.set_attempt_id(attempt_id);
-  rpc::SetPromptIds(prompt, kOldestProtocolVersion, request);
+  request.mutable_fixed_prompt_token_ids()->Assign(prompt.begin(), prompt.end());
   request.mutable_sampling()->set_temperature(0);
   request.mutable_sampling()->set_seed(1);
   request.mutable_sampling()->set_max_tokens(8);

@@ -26,14 +26,11 @@ class FakePeers final : public worker::Peers {
  public:
   std::optional<PeerId> Find(const InstanceRef& instance) const override;
   std::vector<PeerId> Decodes() const override;
-  uint32_t ProtocolOf(const InstanceRef&) const override { return protocol; }
   void Connect(DataPlane& from, const InstanceRef& to, const std::string& address, bool decode);
   void Disconnect(DataPlane& from, const InstanceRef& to);
 
   bool Want(const std::vector<InstanceRef>& peers) const override;
-
-  uint32_t protocol = kProtocolVersion;  // All peers do.
-  std::atomic<bool> opening{false};      // Endpoints that don't stand are being opened.
+  std::atomic<bool> opening{false};  // Endpoints that don't stand are being opened.
 
  private:
   mutable Mutex mutex_;
@@ -60,8 +57,7 @@ class TestChain {
     std::optional<SweepLimits> rank_sweep = {};  // For stages of several ranks.
     // By rank: runs before every Forward of that stage, on its thread; may block.
     std::map<int, std::function<void()>> before_forward = {};
-    uint32_t protocol = kProtocolVersion;  // That stages believe the others speak.
-    Constraints* constraints = nullptr;    // The last stage's. Not owned.
+    Constraints* constraints = nullptr;  // The last stage's. Not owned.
     // What is put around a stage's model; none: MakeTestExecutor.
     std::function<std::unique_ptr<Executor>(int rank, std::unique_ptr<StageModel>)> make_executor =
         {};

@@ -96,7 +96,7 @@ void RouterCore::State::Begin(Transaction& txn, Choice choice) {
                                 GiveTurn(txn)});
   }
   Emit(Reserve{txn.attempt.id, txn.call_id, begun.decode, begun.writers, txn.deadline_us,
-               txn.max_tokens, begun.protocol_version, txn.attempt.drawn_tokens});
+               txn.max_tokens, txn.attempt.drawn_tokens});
 }
 
 // Ends both legs, the one that failed too: an error of a call does not prove that the far side has
@@ -117,13 +117,9 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
   if (!txn.decisions.empty()) txn.decisions.back().failure = std::string(status.message());
   const bool full = IsOverloaded(status);
   const bool had_drawn = txn.phase == Phase::kDecoding;
-  const bool retracted = IsRetracted(status);
-  const std::string reason = absl::StrCat("the ", RoleName(blamed), " leg ",
-                                          full        ? "was refused"
-                                          : retracted ? "gave its pages to older requests"
-                                                      : "failed");
+  const std::string reason =
+      absl::StrCat("the ", RoleName(blamed), " leg ", full ? "was refused" : "failed");
   CloseLegs(txn, reason);
-  if (retracted) return AwaitRoomAgain(txn, blamed);
   if (full && !had_drawn) {
     if (TryRefusedAgain(txn, blamed, status)) return;
     return Finish(txn,
@@ -136,7 +132,7 @@ void RouterCore::State::FailAttempt(Transaction& txn, Role reporter, absl::Statu
 }
 
 bool RouterCore::State::MayBeginAgain(const Transaction& txn, bool handed_back) const {
-  const int failed_attempts = txn.attempts - txn.handed_back - txn.refused - txn.retracted;
+  const int failed_attempts = txn.attempts - txn.handed_back - txn.refused;
   return handed_back || failed_attempts < limits.max_attempts;
 }
 

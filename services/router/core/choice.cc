@@ -39,10 +39,7 @@ void AddNew(std::vector<size_t>& slots, size_t slot) {
 std::optional<Pairing::Half> Pairing::ChainHalf(size_t slot, const Ask& ask) const {
   const Slot& kept = chains_[slot];
   const PairLimits& limits = kept.limits;
-  if (kept.account == nullptr || limits.protocol_version < ask.protocol_version ||
-      ask.prompt_tokens > limits.max_prompt_tokens) {
-    return std::nullopt;
-  }
+  if (kept.account == nullptr || ask.prompt_tokens > limits.max_prompt_tokens) return std::nullopt;
   Half half = {.slot = slot, .kept = &kept};
   half.room = HasRoom(*kept.account, limits);
   if (!limits.colocated) return half;
@@ -58,10 +55,7 @@ std::optional<Pairing::Half> Pairing::DecodeHalf(size_t slot, const Ask& ask) co
   const Slot& kept = decodes_[slot];
   const PairLimits& limits = kept.limits;
   const int64_t room = limits.max_context_tokens - ask.prompt_tokens;
-  if (kept.account == nullptr || limits.protocol_version < ask.protocol_version ||
-      !Fits(room, ask)) {
-    return std::nullopt;
-  }
+  if (kept.account == nullptr || !Fits(room, ask)) return std::nullopt;
   const int64_t output = std::min<int64_t>(ask.max_tokens, room);
   const int64_t context_tokens = limits.AtFirst(ask.prompt_tokens, output);
   Half half = {.slot = slot, .kept = &kept};

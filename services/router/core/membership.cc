@@ -16,10 +16,10 @@ bool Usable(const Worker& worker) {
 }
 
 // Whether who speaks for a chain or a decode service links these lives of its processes: it may
-// have meant another one in one's place, which has just left. Older ones don't say.
+// have meant another one in one's place, which has just left.
 bool LinksAll(const std::vector<const Worker*>& places) {
   const Worker& speaker = *places.front();
-  if (places.size() == 1 || speaker.info.fingerprint.protocol_version < kLookUpVersion) return true;
+  if (places.size() == 1) return true;
   return std::all_of(places.begin(), places.end(), [&speaker](const Worker* worker) {
     return std::binary_search(speaker.linked.begin(), speaker.linked.end(),
                               worker->info.instance.incarnation);
@@ -88,16 +88,11 @@ void Membership::Join(const WorkerInfo& worker, int64_t lease_until_us, int64_t 
   // Members agree on the number of places and none is held twice: CheckFit saw to it.
   places.resize(static_cast<size_t>(worker.places()));
   places[static_cast<size_t>(worker.place())] = &added;
-  know_no_look_up_ += KnowsNoLookUp(added) ? 1 : 0;
   Relist(worker.grid());
 }
 
-bool Membership::KnowsNoLookUp(const Worker& worker) {
-  return worker.info.fingerprint.protocol_version < kLookUpVersion;
-}
-
-bool Membership::HearsOfAll(const Worker& worker) const {
-  return static_cast<int>(workers_.size()) <= options_.told_of_all || KnowsNoLookUp(worker);
+bool Membership::AllHearOfAll() const {
+  return static_cast<int>(workers_.size()) <= options_.told_of_all;
 }
 
 void Membership::Relist(const GridName& grid) {
@@ -215,7 +210,6 @@ void Membership::Lose(WorkerMap::iterator worker, std::vector<Worker>& lost) {
   places[static_cast<size_t>(worker->second.info.place())] = nullptr;
   const bool over = std::all_of(places.begin(), places.end(),
                                 [](const Worker* place) { return place == nullptr; });
-  know_no_look_up_ -= KnowsNoLookUp(worker->second) ? 1 : 0;
   lost.push_back(std::move(worker->second));
   workers_.erase(worker);
   Relist(grid);
@@ -302,7 +296,7 @@ std::vector<Worker> Membership::Workers() const {
 
 std::vector<WorkerInfo> Membership::ListFor(const Worker& worker) const {
   std::vector<WorkerInfo> list;
-  if (HearsOfAll(worker)) {
+  if (AllHearOfAll()) {
     list.reserve(workers_.size());
     for (const auto& [id, member] : workers_) list.push_back(member.info);
     return list;
@@ -315,24 +309,23 @@ std::vector<WorkerInfo> Membership::ListFor(const Worker& worker) const {
 
 uint64_t Membership::ListVersion(const Worker& worker) const {
   // No number of the one is one of the other.
-  return HearsOfAll(worker) ? 2 * view_version_ + 1 : 2 * list_versions_.at(worker.info.grid());
+  return AllHearOfAll() ? 2 * view_version_ + 1 : 2 * list_versions_.at(worker.info.grid());
 }
 
 std::vector<InstanceRef> Membership::TakeRelisted() {
   std::vector<InstanceRef> relisted;
-  if (relisted_.empty()) return relisted;
-  for (const GridName& name : std::exchange(relisted_, {})) {
+  const std::set<GridName> changed = std::exchange(relisted_, {});
+  if (changed.empty()) return relisted;
+  if (AllHearOfAll()) {
+    for (const auto& [id, member] : workers_) relisted.push_back(member.info.instance);
+    return relisted;
+  }
+  for (const GridName& name : changed) {
     const auto grid = grids_.find(name);
     if (grid == grids_.end()) continue;
     for (const Worker* member : grid->second) {
-      if (member != nullptr && !HearsOfAll(*member)) relisted.push_back(member->info.instance);
+      if (member != nullptr) relisted.push_back(member->info.instance);
     }
-  }
-  if (know_no_look_up_ == 0 && static_cast<int>(workers_.size()) > options_.told_of_all) {
-    return relisted;
-  }
-  for (const auto& [id, member] : workers_) {
-    if (HearsOfAll(member)) relisted.push_back(member.info.instance);
   }
   return relisted;
 }

@@ -144,8 +144,7 @@ class Membership {
   uint64_t view_version() const { return view_version_; }
   std::vector<Worker> Workers() const;  // By instance id.
   // What a member is told of: the members of its chain or decode service; everybody in a small
-  // cluster, or if it speaks no version in which it could look the others up. In order of place, or
-  // of instance id.
+  // cluster. In order of place, or of instance id.
   std::vector<WorkerInfo> ListFor(const Worker& worker) const;
   // Changes whenever that does.
   uint64_t ListVersion(const Worker& worker) const;
@@ -220,8 +219,7 @@ class Membership {
   Group Challengers(const WorkerInfo& worker, int64_t now_us) const;
   bool GiveWayTo(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
   void Relist(const GridName& grid);
-  static bool KnowsNoLookUp(const Worker& worker);
-  bool HearsOfAll(const Worker& worker) const;
+  bool AllHearOfAll() const;
   static bool CanServe(const Places& places);
   void Changed(const Worker& worker);
   void ForgetPairs();
@@ -245,7 +243,6 @@ class Membership {
   std::map<GridName, Places> grids_;
   std::map<GridName, uint64_t> list_versions_;
   std::set<GridName> relisted_;  // Since TakeRelisted.
-  int know_no_look_up_ = 0;      // Members.
   // Until when pairs are in Roster::unconnected.
   std::map<std::pair<uint64_t, uint64_t>, int64_t> unconnected_until_us_;
   // What follows from the members is found when it is asked for; nullopt: to be found again.

@@ -290,19 +290,6 @@ TEST_F(MembershipDecodeRanksTest, AServiceIsWholeWithEachOfItsStages) {
   EXPECT_THAT(members_.ReadyPairs()[0].followers, ElementsAre(TestDecodeStage(1).instance));
 }
 
-// It would send all layers to the first stage.
-TEST_F(MembershipDecodeRanksTest, AChainThatKnowsNoStagesIsNoPartner) {
-  WorkerInfo old = TestStage("c0", 0, 1);
-  old.fingerprint.protocol_version = kDecodeStagesVersion - 1;
-  JoinAll({old, TestDecodeStage(0), TestDecodeStage(1)});
-  EXPECT_THAT(members_.ReadyPairs(), IsEmpty());
-  const WorkerInfo whole = TestDecode("d9");
-  JoinAll({whole});
-  BeatAll({old, TestDecodeStage(0), TestDecodeStage(1)});
-  ASSERT_THAT(members_.ReadyPairs(), SizeIs(1));
-  EXPECT_EQ(members_.ReadyPairs()[0].decode, whole.instance);
-}
-
 TEST_F(MembershipDecodeRanksTest, AStageOfAnotherBuildIsRefusedWithBothNames) {
   JoinAll({TestDecodeStage(0)});
   const auto refusal = [&](const WorkerInfo& other) {

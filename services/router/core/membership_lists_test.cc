@@ -65,10 +65,6 @@ class MembershipListsTest : public MembershipRanksTest {
     ADD_FAILURE() << stage0 << " and " << decode << " are no pair";
     return {};
   }
-  static WorkerInfo Old(WorkerInfo worker) {
-    worker.fingerprint.protocol_version = kLookUpVersion - 1;
-    return worker;
-  }
 
   std::vector<WorkerInfo> grid_ = Grid();
   std::vector<WorkerInfo> service_ = Service();
@@ -119,25 +115,6 @@ TEST_F(MembershipListsTest, ALoadOrReadinessIsNoNewsToMembers) {
   ASSERT_EQ(Join(grid_[0]), absl::OkStatus()) << "again, with the same words";
   EXPECT_THAT(Relisted(), IsEmpty());
   EXPECT_EQ(VersionFor(grid_[0]), version);
-}
-
-TEST_F(MembershipListsTest, WhoCannotLookOthersUpHearsOfEverybody) {
-  JoinEverybody();
-  WorkerInfo old = Old(TestDecode("d9"));
-  ASSERT_EQ(Join(old), absl::OkStatus());
-  EXPECT_THAT(Relisted(), ElementsAre("d9"));
-  EXPECT_THAT(ListFor(old), SizeIs(8));
-  const uint64_t version = VersionFor(old);
-  ASSERT_TRUE(members_.Remove(single_.instance, now_us_, lost_));
-  EXPECT_THAT(Relisted(), ElementsAre("d9")) << "the chain that is gone has no other member";
-  EXPECT_GT(VersionFor(old), version);
-  EXPECT_THAT(ListFor(old), SizeIs(7));
-  ASSERT_EQ(Join(single_), absl::OkStatus());
-  EXPECT_THAT(Relisted(), UnorderedElementsAre("c1-0", "d9"));
-  // When it has left, no member hears of all.
-  ASSERT_TRUE(members_.Remove(old.instance, now_us_, lost_));
-  ASSERT_EQ(Join(TestDecode("d8")), absl::OkStatus());
-  EXPECT_THAT(Relisted(), ElementsAre("d8"));
 }
 
 // Eight workers are few, nine are many.
@@ -208,15 +185,6 @@ TEST_F(MembershipListsTest, OnlyTheSpeakersWordCounts) {
   EXPECT_THAT(Ready(), SizeIs(2));
 }
 
-TEST_F(MembershipListsTest, AnOldSpeakerNeedsNoLinks) {
-  grid_[0] = Old(grid_[0]);
-  JoinAll(Together(grid_, service_));
-  BeatLinking(grid_[0], {});
-  EXPECT_THAT(Ready(), SizeIs(1));
-  BeatLinking(service_[0], {});
-  EXPECT_THAT(Ready(), IsEmpty()) << "the other's speaker is not old";
-}
-
 // ---- Pairs that could not connect ----
 
 TEST_F(MembershipListsTest, ThatPairAloneIsLeftAloneForItsTime) {
@@ -279,26 +247,19 @@ TEST_F(MembershipListsTest, APairThatCouldNotConnectIsExpectedAgain) {
   EXPECT_EQ(members_.PairExpectedUntilUs(now_us_), now_us_ + 5000);
 }
 
-// Stages of decode services need chains of a certain version, whoever could connect.
 TEST_F(MembershipListsTest, PairsOfAllKindsAreCountedAsListed) {
-  WorkerInfo old = single_;
-  old.fingerprint.protocol_version = kDecodeStagesVersion - 1;
   std::vector<WorkerInfo> stages = {TestDecodeStage(0, "7"), TestDecodeStage(1, "7")};
   for (WorkerInfo& stage : stages) stage.instance.incarnation += 300;
-  JoinAll(Together(Together(grid_, service_), Together(stages, {old})));
+  JoinAll(Together(Together(grid_, service_), Together(stages, {single_})));
   WorkerInfo colocated = TestColocated("x", 0, 1);
   colocated.instance.incarnation = 400;
   JoinAll({colocated});
-  ASSERT_THAT(Ready(), SizeIs(4));
+  ASSERT_THAT(Ready(), SizeIs(5));
   const Pair apart = PairOf("c0-0-0", "d7-0");
   members_.CouldNotConnect(apart, now_us_);
-  EXPECT_THAT(Ready(), UnorderedElementsAre("c0-0-0+d0-0", "c1-0+d0-0", "x-0+x-0"));
-  Pair of_the_old = PairOf("c1-0", "d0-0");  // They are no pair, unconnected or not.
-  of_the_old.decode = apart.decode;
-  members_.CouldNotConnect(of_the_old, now_us_);
-  EXPECT_THAT(Ready(), SizeIs(3));
+  EXPECT_THAT(Ready(), UnorderedElementsAre("c0-0-0+d0-0", "c1-0+d0-0", "c1-0+d7-0", "x-0+x-0"));
   members_.Suspect(stages[0].instance, now_us_);
-  EXPECT_THAT(Ready(), SizeIs(3)) << "it counts for nothing while it is not ready";
+  EXPECT_THAT(Ready(), SizeIs(3)) << "what is apart counts for nothing while it is not ready";
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ class MembershipPairsTest : public ::testing::Test {
       side.push_back(&*found);
     }
     const std::vector<uint64_t>& linked = side[0]->linked;
-    const bool says = VersionOf(*side[0]) >= kLookUpVersion && side.size() > 1;
+    const bool says = side.size() > 1;
     for (const Worker* worker : side) {
       const uint64_t life = worker->info.instance.incarnation;
       if (!says || std::find(linked.begin(), linked.end(), life) != linked.end()) continue;
@@ -70,18 +70,8 @@ class MembershipPairsTest : public ::testing::Test {
     }
     return side;
   }
-  static uint32_t VersionOf(const Worker& worker) {
-    return worker.info.fingerprint.protocol_version;
-  }
   bool MayPair(const std::vector<const Worker*>& chain, const std::vector<const Worker*>& decode) {
     if (chain.empty() || decode.empty()) return false;
-    const auto knows_stages = [](const Worker* worker) {
-      return VersionOf(*worker) >= kDecodeStagesVersion;
-    };
-    if (decode[0]->info.pp_size > 1 && !std::all_of(chain.begin(), chain.end(), knows_stages)) {
-      ++hidden_by_["stages"];
-      return false;
-    }
     const bool apart = apart_until_us_.contains(
         {chain[0]->info.instance.incarnation, decode[0]->info.instance.incarnation});
     hidden_by_["a failure"] += apart ? 1 : 0;
@@ -129,8 +119,6 @@ class MembershipPairsTest : public ::testing::Test {
   void StartAgain(WorkerInfo& worker) {
     members_.Suspect(worker.instance, now_us_);
     worker.instance.incarnation = ++lives_;
-    const auto back = static_cast<uint32_t>(random_.Below(6));  // Half of them are of today.
-    worker.fingerprint.protocol_version = kProtocolVersion - (back > 2 ? 0 : back);
     std::vector<Worker> lost;
     ASSERT_TRUE(members_.Register(worker, now_us_, lost).ok());
   }
@@ -234,7 +222,7 @@ TEST_F(MembershipPairsTest, AreThoseOfTheDefinition) {
   for (const size_t processes : {2, 3, 4, 5, 6, 8}) {
     EXPECT_GT(ready_with[processes], 20) << "pairs of " << processes << " processes";
   }
-  for (const char* why : {"links", "stages", "a failure"}) EXPECT_GT(hidden_by_[why], 20) << why;
+  for (const char* why : {"links", "a failure"}) EXPECT_GT(hidden_by_[why], 20) << why;
 }
 
 }  // namespace

@@ -58,10 +58,6 @@ absl::Status TooLong(const Largest& largest, int prompt_tokens, int max_tokens) 
                    largest.beside_prompt));
 }
 
-bool TooOld(const Pair& pair, const Ask& ask) {
-  return pair.protocol_version < ask.protocol_version;
-}
-
 Largest LargestOfPairs(const Roster& roster, const Ask& ask, const FailedPair* failed) {
   Largest largest;
   roster.VisitPairs([&](size_t chain, size_t decode) {
@@ -69,7 +65,7 @@ Largest LargestOfPairs(const Roster& roster, const Ask& ask, const FailedPair* f
     const Pair& of_decode = of_chain.colocated() ? of_chain : roster.decodes.At(decode)->pair;
     const bool same =
         failed != nullptr && failed->HasChain(of_chain) && failed->HasDecode(of_decode);
-    if (same || TooOld(of_chain, ask) || TooOld(of_decode, ask)) return true;
+    if (same) return true;
     largest.Count(of_chain, of_decode, ask.prompt_tokens);
     return true;
   });
@@ -82,12 +78,12 @@ Largest LargestOfSides(const Roster& roster, const Ask& ask) {
   Pair decode;
   for (size_t slot = 0; slot < roster.decodes.slots(); ++slot) {
     const Side* side = roster.decodes.At(slot);
-    if (side == nullptr || TooOld(side->pair, ask)) continue;
+    if (side == nullptr) continue;
     decode.max_context_tokens = std::max(decode.max_context_tokens, side->pair.max_context_tokens);
   }
   for (size_t slot = 0; slot < roster.chains.slots(); ++slot) {
     const Side* side = roster.chains.At(slot);
-    if (side == nullptr || TooOld(side->pair, ask)) continue;
+    if (side == nullptr) continue;
     if (!side->pair.colocated() && decode.max_context_tokens == 0) continue;
     largest.Count(side->pair, side->pair.colocated() ? side->pair : decode, ask.prompt_tokens);
   }

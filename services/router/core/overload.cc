@@ -59,18 +59,6 @@ bool RouterCore::State::TryRefusedAgain(Transaction& txn, Role blamed,
   return true;
 }
 
-// In its old turn, so that only older requests overtake it, and with any pair that has room then.
-// It is counted nowhere: --max-resumes and the budget bound what fails. It ends all the same. A
-// service never retracts its oldest request, so between two retractions one ends there, and what
-// comes later than this one is younger there when it is back. Its deadline bounds the rest.
-void RouterCore::State::AwaitRoomAgain(Transaction& txn, Role blamed) {
-  Covered<"router: a retracted request waits for room">();
-  EndWork(txn);
-  ++txn.retracted;
-  ++totals.RetriesOf(blamed).retraction_total;
-  Wait(txn);
-}
-
 bool RouterCore::State::TakeRetry() {
   if (budget.Take(now_us)) return true;
   ++totals.budget_exhausted_total;

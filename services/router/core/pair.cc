@@ -15,9 +15,14 @@ bool Pair::Decodes(const InstanceRef& instance) const {
 }
 
 PairLimits LimitsOf(const Pair& pair) {
-  return {pair.chain.max_prompt_tokens, pair.chain.capacity_tokens, pair.decode_capacity_tokens,
-          pair.max_context_tokens,      pair.decode_slots,          pair.page_size,
-          pair.protocol_version,        pair.colocated(),           pair.reserved_tokens};
+  return {pair.chain.max_prompt_tokens,
+          pair.chain.capacity_tokens,
+          pair.decode_capacity_tokens,
+          pair.max_context_tokens,
+          pair.decode_slots,
+          pair.page_size,
+          pair.colocated(),
+          pair.reserved_tokens};
 }
 
 int64_t OutputRoom(const Pair& pair, int64_t prompt_tokens) {

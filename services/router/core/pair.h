@@ -37,7 +37,6 @@ struct Pair {
   // Processes of the chain that hand KV over to it: every head of every layer goes once to each
   // rank that has it.
   std::vector<KvWriter> writers = {};
-  uint32_t protocol_version = 0;  // The newest that all its processes speak.
   // New tokens of a request for which the decode service holds pages from the beginning. 0: all.
   int reserved_tokens = 0;
 
@@ -54,7 +53,6 @@ struct PairLimits {
   int64_t max_context_tokens = 0;
   int decode_slots = 0;
   int page_size = 1;
-  uint32_t protocol_version = 0;
   bool colocated = false;
   int reserved_tokens = 0;
 

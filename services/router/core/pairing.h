@@ -55,7 +55,6 @@ struct Ask {
   bool clip = false;
   std::span<const uint64_t> prefix = {};  // PrefixKeys of the prompt.
   uint64_t routing_key = 0;               // RoutingKey; 0: none was given.
-  uint32_t protocol_version = 0;          // The pair's workers must speak this one or a newer one.
 
   uint64_t key() const { return routing_key != 0 || prefix.empty() ? routing_key : prefix[0]; }
 };

@@ -16,8 +16,6 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 const absl::Status kHandedBack = EndedByDrain(absl::AbortedError("drains"));
-const absl::Status kRetracted =
-    WithLeg(Retracted(absl::AbortedError("gave its pages")), "decode", "d0");
 
 class ResumeTest : public RouterCoreTest {
  protected:
@@ -169,21 +167,6 @@ TEST_F(ResumeTest, AStopStringThatMatchedMeanwhileEndsTheText) {
   EXPECT_TRUE(core_->AtRest());
 }
 
-TEST_F(ResumeTest, WorkersThatCannotGoOnAreNotAskedTo) {
-  RouterLimits limits;
-  Reset(limits);
-  WorkerInfo old = TestDecode("d1");
-  old.fingerprint.protocol_version = kResumeVersion - 1;
-  Join({TestStage("c0", 0, 1), TestDecode("d0"), old});
-  for (const char* id : {"c0-0", "d0"}) Beat({id, 1});
-  Decoding(1);
-  ASSERT_EQ(reserve_.decode.id, "d0");
-  Tell(8);
-  Fail(kBroken);
-  EXPECT_EQ(Only<FinishCall>().outcome.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(All<Reserve>(), IsEmpty());
-}
-
 // The prompt fits into the context with what has been drawn, so it does again.
 TEST_F(ResumeTest, ADrawnTextTakesTheRoomOfTheNewTokens) {
   Allow(1);
@@ -196,88 +179,6 @@ TEST_F(ResumeTest, ADrawnTextTakesTheRoomOfTheNewTokens) {
   Resume(10);
   Handle(TokenReceived{reserve_.attempt_id, {11, 0, {}}});
   EXPECT_THAT(All<DeliverToken>(), IsEmpty()) << "max_tokens are told";
-}
-
-// ---- What gives way to older requests ----
-
-class RetractedTest : public ResumeTest {
- protected:
-  RetractedTest() {
-    RouterLimits limits;
-    limits.max_resumes = 0;
-    limits.max_waiting = 0;
-    limits.pairing_timeout_us = limits.membership.pair_grace_us = 10 * kDeadlineUs;
-    Reset(limits);
-    Join({TestStage("c0", 0, 1), TestDecode("d0")});
-  }
-};
-
-TEST_F(RetractedTest, TheSamePairGoesOnHoweverOften) {
-  Decoding(1);
-  Tell(8);
-  for (int i = 0; i < 200; ++i) {
-    Fail(kRetracted);
-    EXPECT_EQ(Only<Reserve>().drawn_tokens, 1);
-    EXPECT_EQ(Only<AbortDecode>().attempt_id, reserve_.attempt_id);
-    Resume(8);
-  }
-  Tell(9);
-  const RouterLoad load = core_->load();
-  EXPECT_EQ(load.retries_decode.retraction_total, 200);
-  EXPECT_EQ(load.retries_decode.failure_total + load.retries_decode.drain_total, 0);
-  EXPECT_EQ(load.resumes.continued_total, 200);
-  EXPECT_EQ(load.budget_exhausted_total, 0);
-  Fail(kBroken);
-  EXPECT_EQ(Only<FinishCall>().resumes, 200) << "a failure counts as before";
-  EXPECT_TRUE(core_->AtRest());
-}
-
-TEST_F(RetractedTest, BeforeTheFirstTokenItIsNoAttempt) {
-  Prefilling(1);
-  Fail(kRetracted);
-  EXPECT_THAT(All<AbortPrefill>(), SizeIs(1)) << "the chain computes it in vain";
-  reserve_ = Only<Reserve>();
-  EXPECT_EQ(reserve_.drawn_tokens, 0);
-  Handle(ReserveReplied{reserve_.attempt_id, kRetracted});  // Some follower had not granted it.
-  reserve_ = Only<Reserve>();
-  Answer();
-  EXPECT_THAT(All<FinishCall>(), IsEmpty());
-  EXPECT_EQ(core_->load().retries_decode.retraction_total, 2);
-}
-
-TEST_F(RetractedTest, AFailureBeforeTheFirstTokenIsTheFirstOneStill) {
-  Reset({});
-  JoinTwoPairs();
-  Prefilling(1);
-  for (int i = 0; i < 3; ++i) {
-    Fail(kRetracted);
-    reserve_ = Only<Reserve>();
-    Answer();
-  }
-  Fail(kBroken);
-  EXPECT_THAT(All<Reserve>(), SizeIs(1)) << "the second attempt";
-}
-
-// The queue's bound is for those that have not been taken.
-TEST_F(RetractedTest, ItWaitsThoughTheQueueIsFull) {
-  Decoding(1);
-  Tell(8);
-  Handle(HeartbeatReceived{2, {"d0", 1}, kIncarnation, core_->membership().view_version(), false});
-  Fail(kRetracted);
-  EXPECT_THAT(All<FinishCall>(), IsEmpty());
-  EXPECT_EQ(core_->load().waiting, 1);
-  Beat({"d0", 1});
-  Resume(8);
-  EXPECT_EQ(core_->load().decoding, 1);
-}
-
-TEST_F(RetractedTest, ItsDeadlineEndsIt) {
-  Decoding(1);
-  Handle(HeartbeatReceived{2, {"d0", 1}, kIncarnation, core_->membership().view_version(), false});
-  Fail(kRetracted);
-  now_us_ += 2 * kDeadlineUs;
-  Handle(Tick{});
-  EXPECT_TRUE(absl::IsDeadlineExceeded(Only<FinishCall>().outcome.status()));
 }
 
 }  // namespace

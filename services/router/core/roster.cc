@@ -1,7 +1,6 @@
 #include "services/router/core/roster.h"
 
 #include <algorithm>
-#include <limits>
 #include <unordered_map>
 #include <utility>
 
@@ -42,20 +41,11 @@ Chain MakeChain(const std::string& chain_id, const std::vector<const Worker*>& s
   return chain;
 }
 
-uint32_t SpokenByAll(const std::vector<const Worker*>& workers) {
-  uint32_t version = std::numeric_limits<uint32_t>::max();
-  for (const Worker* worker : workers) {
-    version = std::min(version, worker->info.fingerprint.protocol_version);
-  }
-  return version;
-}
-
 Side ChainSide(const std::string& chain_id, const std::vector<const Worker*>& stages) {
   const WorkerInfo& stage0 = stages.front()->info;
   Side side;
   side.pair.chain = MakeChain(chain_id, stages);
   side.pair.page_size = stage0.fingerprint.kv_layout.page_size;
-  side.pair.protocol_version = SpokenByAll(stages);
   if (!stage0.decodes) return side;
   const Chain& chain = side.pair.chain;
   side.pair.decode = chain.stage0;
@@ -70,7 +60,6 @@ Side DecodeSide(const std::vector<const Worker*>& places) {
   Side side;
   side.kv_heads = first.fingerprint.kv_layout.kv_heads;
   side.decode_ranks = first.tensor_rank.size;
-  side.decode_stages = first.pp_size;
   Pair& pair = side.pair;
   pair.decode = first.instance;
   pair.decode_capacity_tokens = first.capacity_tokens();
@@ -78,7 +67,6 @@ Side DecodeSide(const std::vector<const Worker*>& places) {
   pair.decode_slots = first.max_running_requests;
   pair.reserved_tokens = first.reserved_decode_tokens;
   pair.page_size = first.fingerprint.kv_layout.page_size;
-  pair.protocol_version = SpokenByAll(places);
   for (const Worker* place : places) {
     const WorkerInfo& info = place->info;
     if (place != places.front()) pair.followers.push_back(info.instance);
@@ -98,7 +86,6 @@ Side SideOf(const GridName& name, const std::vector<const Worker*>& places) {
 Pair Join(const Side& chain, const Side& decode) {
   Pair pair = decode.pair;
   pair.chain = chain.pair.chain;
-  pair.protocol_version = std::min(chain.pair.protocol_version, decode.pair.protocol_version);
   pair.writers = WritersOf(pair.chain.stages, decode.kv_heads, decode.decode_ranks);
   return pair;
 }
@@ -184,11 +171,9 @@ bool Roster::HasPair() const {
 // Without a look at each: thousands of workers make millions.
 size_t Roster::CountPairs() const {
   std::unordered_map<uint64_t, const Side*> decode_of;
-  size_t of_one_stage = 0;
   for (size_t slot = 0; slot < decodes.slots(); ++slot) {
     const Side* side = decodes.At(slot);
     if (side == nullptr) continue;
-    of_one_stage += side->decode_stages == 1 ? 1 : 0;
     if (!unconnected.empty()) decode_of[side->pair.decode.incarnation] = side;
   }
   std::unordered_map<uint64_t, const Side*> chain_of;
@@ -196,15 +181,14 @@ size_t Roster::CountPairs() const {
   for (size_t slot = 0; slot < chains.slots(); ++slot) {
     const Side* side = chains.At(slot);
     if (side == nullptr) continue;
-    const bool knows_stages = side->pair.protocol_version >= kDecodeStagesVersion;
-    pairs += side->pair.colocated() ? 1 : knows_stages ? decodes.ready() : of_one_stage;
+    pairs += side->pair.colocated() ? 1 : decodes.ready();
     if (!unconnected.empty()) chain_of[side->pair.chain.stage0.incarnation] = side;
   }
   for (const auto& [stage0, rank0] : unconnected) {
     const auto chain = chain_of.find(stage0);
     const auto decode = decode_of.find(rank0);
     if (chain == chain_of.end() || decode == decode_of.end()) continue;
-    pairs -= Suit(*chain->second, *decode->second) ? 1 : 0;
+    pairs -= chain->second->pair.colocated() ? 0 : 1;
   }
   return pairs;
 }

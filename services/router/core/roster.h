@@ -25,7 +25,6 @@ struct Side {
   Pair pair;  // What is known of one side alone; of a colocated chain all.
   int kv_heads = 1;
   int decode_ranks = 1;  // In each stage. Both of decode services.
-  int decode_stages = 1;
 };
 
 // What the workers in all the places of a grid make together. Pure.
@@ -83,15 +82,9 @@ struct Roster {
   std::set<std::pair<uint64_t, uint64_t>> unconnected;
 
   SideTable& TableOf(Role role) { return role == Role::kPrefill ? chains : decodes; }
-  // Whether chain and decode service may be a pair if they can connect. Colocated chains are one by
-  // themselves.
-  static bool Suit(const Side& chain, const Side& decode) {
-    const bool knows_stages =
-        decode.decode_stages == 1 || chain.pair.protocol_version >= kDecodeStagesVersion;
-    return knows_stages && !chain.pair.colocated();
-  }
+  // Whether chain and decode service may be a pair. Colocated chains are one by themselves.
   bool MayPair(const Side& chain, const Side& decode) const {
-    if (!Suit(chain, decode)) return false;
+    if (chain.pair.colocated()) return false;
     return unconnected.empty() || !unconnected.contains({chain.pair.chain.stage0.incarnation,
                                                          decode.pair.decode.incarnation});
   }

@@ -142,13 +142,11 @@ void RouterCore::State::On(const CallSubmitted& event) {
   absl::StatusOr<Choice> choice = Choice();
   bool wait = !membership.HasReadyPair();
   if (!wait) {
-    const Ask ask = {event.prompt_tokens, event.max_tokens,  event.clip,
-                     event.prefix,        event.routing_key, event.protocol_version};
+    const Ask ask = {event.prompt_tokens, event.max_tokens, event.clip, event.prefix,
+                     event.routing_key};
     choice = pairing.Choose(membership.roster(), ask, nullptr);
     wait = IsOverloaded(choice.status()) || (choice.ok() && !waiting.empty());
-    if (!choice.ok() && !wait) {
-      return RefuseCall(event, WhyNone(choice.status(), event.protocol_version));
-    }
+    if (!choice.ok() && !wait) return RefuseCall(event, choice.status());
   }
   if (absl::Status status = wait ? MayQueue(event) : absl::OkStatus(); !status.ok()) {
     return RefuseCall(event, status);
@@ -171,7 +169,6 @@ void RouterCore::State::On(const CallSubmitted& event) {
   txn.prompt_tokens = event.prompt_tokens;
   txn.max_tokens = txn.asked_tokens = event.max_tokens;
   txn.clip = event.clip;
-  txn.protocol_version = event.protocol_version;
   txn.prefix = event.prefix;
   txn.routing_key = event.routing_key;
   txn.deadline_us = event.deadline_us;

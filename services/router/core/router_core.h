@@ -108,13 +108,12 @@ struct CallSubmitted {
   int prompt_tokens = 0;   // The shell keeps the tokens and parameters. >= 1
   int max_tokens = 0;      // >= 1
   int64_t deadline_us = kNeverUs;
-  bool prompt_logprobs = false;   // Prompt tokens are sent before the answer's.
-  bool clip = false;              // max_tokens is a default: shorten it to a pair's room.
-  int priority = 0;               // Higher is served sooner.
-  uint32_t protocol_version = 0;  // Its workers must speak this one or a newer one.
-  std::vector<uint64_t> prefix;   // PrefixKeys of the prompt.
-  uint64_t routing_key = 0;       // RoutingKey; 0: the client gave none.
-  std::string tenant;             // Whose limits it counts against.
+  bool prompt_logprobs = false;  // Prompt tokens are sent before the answer's.
+  bool clip = false;             // max_tokens is a default: shorten it to a pair's room.
+  int priority = 0;              // Higher is served sooner.
+  std::vector<uint64_t> prefix;  // PrefixKeys of the prompt.
+  uint64_t routing_key = 0;      // RoutingKey; 0: the client gave none.
+  std::string tenant;            // Whose limits it counts against.
 };
 struct ClientGone {  // Disconnected or cancelled: nothing more is said to it.
   uint64_t call_id = 0;
@@ -174,7 +173,6 @@ struct ReplyHeartbeat {
 // is wanted at once.
 struct NotifyWatch {
   uint64_t rpc_id = 0;
-  uint64_t view_version = 0;
 };
 struct EndWatch {
   uint64_t rpc_id = 0;
@@ -194,8 +192,7 @@ struct Reserve {
   InstanceRef decode;
   std::vector<KvWriter> writers;
   int64_t deadline_us = kNeverUs;
-  int max_tokens = 0;             // The call's, or with `clip` as many as there is room for.
-  uint32_t protocol_version = 0;  // That all of the pair's workers speak.
+  int max_tokens = 0;    // The call's, or with `clip` as many as there is room for.
   int drawn_tokens = 0;  // So many of the told tokens are read behind the prompt; all but one.
 };
 struct OpenStream {
@@ -268,7 +265,6 @@ struct RetryCounts {
   int64_t failure_total = 0;
   int64_t drain_total = 0;
   int64_t overload_total = 0;
-  int64_t retraction_total = 0;
   int64_t refused_total = 0;
 };
 

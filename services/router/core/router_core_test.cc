@@ -261,34 +261,5 @@ TEST_F(RouterCoreTest, EventsOfAnAttemptThatIsOverAreIgnored) {
   EXPECT_EQ(core_->load().reserving, 1);
 }
 
-// ---- Clients ----
-
-TEST_F(RouterCoreTest, OlderWorkersAreLeftOutForWhatTheyDoNotKnow) {
-  WorkerInfo old = TestDecode("d0");
-  old.fingerprint.protocol_version = kReasoningBudgetVersion - 1;
-  Join({TestStage("c0", 0, 1), old, TestDecode("d1")});
-  CallSubmitted call{.call_id = 1,
-                     .request_id = "a",
-                     .prompt_tokens = 100,
-                     .max_tokens = 4,
-                     .deadline_us = kDeadlineUs,
-                     .protocol_version = kReasoningBudgetVersion};
-  for (int i = 0; i < 3; ++i, ++call.call_id, call.request_id += "a") {
-    Handle(call);
-    EXPECT_EQ(Only<Reserve>().decode.id, "d1");
-  }
-  Dies({"d1", 1});
-  call.call_id = 9;
-  call.request_id = "b";
-  Handle(call);
-  const absl::Status refusal = Only<FinishCall>().outcome.status();
-  EXPECT_TRUE(absl::IsUnavailable(refusal));
-  EXPECT_THAT(std::string(refusal.message()), ::testing::HasSubstr("protocol version 7"));
-  call.protocol_version = 0;
-  call.call_id = 10;
-  Handle(call);
-  EXPECT_EQ(Only<Reserve>().decode.id, "d0") << "others go on";
-}
-
 }  // namespace
 }  // namespace baton::router

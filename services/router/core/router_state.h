@@ -117,7 +117,6 @@ struct RouterCore::State {
   void WaitFor(bool room);
   void ServeWaiting();
   // Names the version if that is why there is no pair.
-  static absl::Status WhyNone(absl::Status status, uint32_t version);
   absl::StatusOr<Choice> ChooseAgain(const Transaction& txn);
   void Refuse(Transaction& txn, const absl::Status& no_pair);
   void TimeOutWaiting(Transaction& txn);
@@ -128,7 +127,6 @@ struct RouterCore::State {
   absl::Status TellOverload(const absl::Status& refusal) const;
   bool TryRefusedAgain(Transaction& txn, Role blamed, const absl::Status& refusal);
   bool TakeRetry();
-  void AwaitRoomAgain(Transaction& txn, Role blamed);
 
   absl::Status CheckAdmissible(const CallSubmitted& event);
   void RefuseCall(const CallSubmitted& event, const absl::Status& status);

@@ -63,7 +63,6 @@ struct Transaction {
   int max_tokens = 0;  // The attempt's, if there is one: `asked_tokens` or, with `clip`, fewer.
   int asked_tokens = 0;
   bool clip = false;
-  uint32_t protocol_version = 0;  // Its workers speak at least this one.
   std::vector<uint64_t> prefix;
   uint64_t routing_key = 0;
   std::string tenant;
@@ -76,7 +75,6 @@ struct Transaction {
   int attempts = 0;
   int handed_back = 0;     // Attempts returned by draining workers: no failures.
   int refused = 0;         // Attempts refused by full workers: no failures.
-  int retracted = 0;       // Attempts whose pages older requests got: no failures.
   int tokens = 0;          // Sent to the client,
   int32_t last_token = 0;  // the last of them.
   int resumes = 0;         // Attempts that began after the first token.
@@ -95,12 +93,8 @@ struct Transaction {
   // For the next attempt: what has been told is read, but for the last token, which is drawn again.
   int drawn_tokens() const { return std::max(tokens - 1, 0); }
   Ask ask() const {
-    return {prompt_tokens + drawn_tokens(),
-            asked_tokens - drawn_tokens(),
-            clip,
-            prefix,
-            routing_key,
-            drawn_tokens() > 0 ? std::max(protocol_version, kResumeVersion) : protocol_version};
+    return {prompt_tokens + drawn_tokens(), asked_tokens - drawn_tokens(), clip, prefix,
+            routing_key};
   }
   // What the attempt reads, and may draw at most.
   int read_tokens() const { return prompt_tokens + attempt.drawn_tokens; }

@@ -23,15 +23,6 @@ absl::Status RouterCore::State::NoPair(const std::string& what_happened) const {
       "router", "");
 }
 
-absl::Status RouterCore::State::WhyNone(absl::Status status, uint32_t version) {
-  if (!absl::IsNotFound(status) || version == 0) return status;
-  return WithLeg(absl::UnavailableError(absl::StrCat(
-                     "structured output, bounds of reasoning and texts that go on elsewhere need ",
-                     "workers of protocol version ", version, ", and all that are ready are of an ",
-                     "older one; try again when they have been upgraded")),
-                 "router", "");
-}
-
 bool RouterCore::State::ExpectsPair(int64_t at_us) const {
   return limits.pairing_timeout_us > 0 && PairAwaitedUntilUs(at_us) != 0;
 }
@@ -159,9 +150,7 @@ absl::StatusOr<Choice> RouterCore::State::ChooseAgain(const Transaction& txn) {
     auto other = pairing.Choose(membership.roster(), txn.ask(), &*txn.failed);
     if (!absl::IsNotFound(other.status())) return other;
   }
-  absl::StatusOr<Choice> any = pairing.Choose(membership.roster(), txn.ask(), nullptr);
-  if (!any.ok()) return WhyNone(any.status(), txn.ask().protocol_version);
-  return any;
+  return pairing.Choose(membership.roster(), txn.ask(), nullptr);
 }
 
 // After a failed attempt the error names that failure, then why no other pair could take over.

@@ -343,22 +343,5 @@ TEST_F(WaitingTest, WithoutATimeoutNobodyWaits) {
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(WaitingTest, WorkersThatAreTooOldEndTheWaitOfThoseWhoNeedMore) {
-  decode_.fingerprint.protocol_version = kStructureVersion - 1;
-  JoinUnready();
-  Handle(CallSubmitted{.call_id = 1,
-                       .request_id = "a",
-                       .prompt_tokens = 100,
-                       .max_tokens = 4,
-                       .deadline_us = kDeadlineUs,
-                       .protocol_version = kStructureVersion});
-  Request(2);
-  EXPECT_THAT(actions_, IsEmpty());
-  Beat(stage_.instance);
-  Beat(decode_.instance);
-  EXPECT_THAT(std::string(Refusal().message()), HasSubstr("protocol version 6"));
-  EXPECT_THAT(Served(), ElementsAre(2));
-}
-
 }  // namespace
 }  // namespace baton::router

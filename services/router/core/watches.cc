@@ -39,8 +39,7 @@ void RouterCore::State::On(const WatchOpened& event) {
     Emit(EndWatch{*replaced, absl::AbortedError("the worker watches by another call now")});
   }
   // The worker has not been told of changes before this call.
-  const uint64_t version = membership.ListVersion(*worker);
-  if (worker->listed_version != version) Emit(NotifyWatch{event.rpc_id, version});
+  if (worker->listed_version != membership.ListVersion(*worker)) Emit(NotifyWatch{event.rpc_id});
 }
 
 // A killed process's connections break long before its lease is over. One that lives says so by a
@@ -57,9 +56,7 @@ void RouterCore::State::Suspect(const InstanceRef& instance) {
 
 void RouterCore::State::Notify(const InstanceRef& member) {
   const auto rpc_id = watches.RpcOf(member);
-  const Worker* worker = membership.Find(member);
-  if (!rpc_id.has_value() || worker == nullptr) return;
-  Emit(NotifyWatch{*rpc_id, membership.ListVersion(*worker)});
+  if (rpc_id.has_value() && membership.Find(member) != nullptr) Emit(NotifyWatch{*rpc_id});
 }
 
 void RouterCore::State::EndWatchOf(const InstanceRef& instance) {

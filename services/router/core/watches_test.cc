@@ -33,7 +33,7 @@ TEST_F(WatchesTest, AWatchHearsOfEveryChangeOfItsMembersAndOfNoOther) {
   Handle(WatchOpened{20, kRank0.instance});
   Handle(RegisterRequested{1, kRank1});
   EXPECT_THAT(Told(), ElementsAre(20));
-  EXPECT_EQ(Only<NotifyWatch>().view_version, VersionFor(kRank0.instance));
+  EXPECT_EQ(Only<NotifyWatch>().rpc_id, 20u);
   Handle(HeartbeatReceived{2, kRank1.instance, kIncarnation, 0, true, {}});
   EXPECT_THAT(Told(), IsEmpty());
   WorkerInfo again = kRank1;
@@ -45,18 +45,6 @@ TEST_F(WatchesTest, AWatchHearsOfEveryChangeOfItsMembersAndOfNoOther) {
   EXPECT_THAT(Told(), ElementsAre(20));
   Handle(RegisterRequested{5, TestDecode("d1")});
   EXPECT_THAT(Told(), IsEmpty());
-}
-
-TEST_F(WatchesTest, AnOldWorkersWatchHearsOfEveryChange) {
-  WorkerInfo old = kDecode;
-  old.fingerprint.protocol_version = kLookUpVersion - 1;
-  Join({kStage, old});
-  Handle(WatchOpened{10, kStage.instance});
-  Handle(WatchOpened{20, old.instance});
-  Handle(RegisterRequested{1, TestDecode("d1")});
-  EXPECT_THAT(Told(), ElementsAre(20));
-  Handle(HeartbeatReceived{2, {"d1", 1}, kIncarnation, 0, false, {}, true, /*leaving=*/true});
-  EXPECT_THAT(Told(), ElementsAre(20));
 }
 
 TEST_F(WatchesTest, AWorkerThatLagsIsToldWhenItOpensItsWatch) {

@@ -50,16 +50,16 @@ class WatchStream : public grpc::ServerWriteReactor<v1::WatchNotice> {
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
 
-  void Notify(uint64_t view_version);
+  void Notify();
   void End(const absl::Status& status);
   // Starts the next write or, at the end, finishes. At most one write is outstanding.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   RouterShell& shell_;
   Mutex mutex_;
-  uint64_t rpc_id_ ABSL_GUARDED_BY(mutex_) = 0;     // 0: the shell has not named it yet.
-  v1::WatchNotice notice_ ABSL_GUARDED_BY(mutex_);  // Being written.
-  std::optional<uint64_t> next_ ABSL_GUARDED_BY(mutex_);
+  uint64_t rpc_id_ ABSL_GUARDED_BY(mutex_) = 0;  // 0: the shell has not named it yet.
+  const v1::WatchNotice notice_;
+  bool due_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -71,7 +71,7 @@ WatchStream* WatchStream::Start(RouterShell& shell, InstanceRef instance) {
   auto stream = std::make_shared<WatchStream>(shell);
   stream->self_ = stream;
   RouterShell::WatchCallbacks callbacks;
-  callbacks.notify = [stream](uint64_t view_version) { stream->Notify(view_version); };
+  callbacks.notify = [stream] { stream->Notify(); };
   callbacks.end = [stream](const absl::Status& status) { stream->End(status); };
   const uint64_t rpc_id = shell.Watch(std::move(instance), std::move(callbacks));
   bool cancelled = false;
@@ -91,9 +91,9 @@ WatchStream* WatchStream::Refuse(RouterShell& shell, const absl::Status& status)
   return stream.get();
 }
 
-void WatchStream::Notify(uint64_t view_version) {
+void WatchStream::Notify() {
   MutexLock lock(&mutex_);
-  next_ = view_version;
+  due_ = true;
   Advance();
 }
 
@@ -109,8 +109,7 @@ void WatchStream::Advance() {
     finished_ = true;
     return Finish(*end_);
   }
-  if (!next_.has_value()) return;
-  notice_.set_view_version(*std::exchange(next_, std::nullopt));
+  if (!std::exchange(due_, false)) return;
   writing_ = true;
   StartWrite(&notice_);
 }

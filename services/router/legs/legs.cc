@@ -20,11 +20,6 @@ namespace {
 
 using SystemTime = std::chrono::system_clock::time_point;
 
-// Whether decode looks at the prompt's tokens when it draws.
-bool LooksAtPrompt(const v1::SamplingParams& sampling) {
-  return sampling.has_repetition_penalty() && sampling.repetition_penalty() != 1;
-}
-
 constexpr std::chrono::seconds kFlushTimeout{10};
 
 SystemTime CallDeadline(int64_t give_up_us) {
@@ -35,7 +30,7 @@ SystemTime CallDeadline(int64_t give_up_us) {
 
 // The prompt's tokens from the second on, if the chain was asked to tell them.
 std::vector<int32_t> ExpectedTokens(const v1::StartRequest& request) {
-  const auto& ids = rpc::PromptIds(request);
+  const auto& ids = request.fixed_prompt_token_ids();
   if (!request.sampling().prompt_logprobs() || ids.empty()) return {};
   return {ids.begin() + 1, ids.end()};
 }
@@ -151,7 +146,7 @@ template <typename Action>
 std::optional<BeginCall> Legs::Begin(const Action& action, const InstanceRef& worker) {
   std::optional<BeginCall> begin;
   Change([&](std::vector<LegAction>& actions) {
-    begin = core_.Open(action, callbacks_.contact_of(worker).address, NowUs(), actions);
+    begin = core_.Open(action, callbacks_.address_of(worker), NowUs(), actions);
   });
   return begin;
 }
@@ -182,23 +177,14 @@ void Legs::Reserve(const router::Reserve& action, const LegRequest& request) {
   }
   const auto call = MakeCall<Unary<v1::ReserveRequest, v1::ReserveResponse>>(*begin, request.trace);
   call->request.set_attempt_id(attempt_id);
-  call->request.set_prompt_tokens(static_cast<int32_t>(request.prompt_ids.size()));
-  const bool uses_cache = action.protocol_version >= kFirstPageVersion;
-  if (uses_cache) {
-    call->request.set_uses_cache(true);
-    call->request.set_cache_salt(request.cache_salt);
-  }
-  // With the ids a service may read a text again itself that it has retracted.
-  if (uses_cache || LooksAtPrompt(request.sampling)) {
-    call->request.mutable_prompt_token_ids()->Assign(request.prompt_ids.begin(),
-                                                     request.prompt_ids.end());
-  }
+  call->request.set_cache_salt(request.cache_salt);
+  call->request.mutable_prompt_token_ids()->Assign(request.prompt_ids.begin(),
+                                                   request.prompt_ids.end());
   *call->request.mutable_sampling() = SamplingOf(request);
   for (const KvWriter& writer : action.writers) {
     *call->request.add_writers() = rpc::ToProto(writer);
   }
   call->request.set_timeout_ms(begin->timeout_ms);
-  call->request.set_resumes(action.protocol_version >= kResumeVersion);
   call->worker->decode->async()->Reserve(
       &*call->context, &call->request, &call->response, [call, end](const grpc::Status& status) {
         end(rpc::FromGrpc(status), rpc::FromProto(call->response.ticket(), "ticket"));
@@ -285,8 +271,8 @@ void Legs::Stream(const BeginCall& begin, LegStream::Request request,
 v1::StartRequest Legs::StartRequestOf(const BeginCall& begin, const LegRequest& request) const {
   v1::StartRequest start;
   start.set_attempt_id(begin.attempt_id);
-  rpc::SetPromptIds(request.prompt_ids, callbacks_.contact_of(begin.worker).protocol_version,
-                    start);
+  start.mutable_fixed_prompt_token_ids()->Assign(request.prompt_ids.begin(),
+                                                 request.prompt_ids.end());
   *start.mutable_sampling() = SamplingOf(request);
   start.set_timeout_ms(begin.timeout_ms);
   start.set_cache_salt(request.cache_salt);
@@ -314,7 +300,7 @@ void Legs::FlushCaches(const std::vector<std::pair<Role, InstanceRef>>& workers,
   if (workers.empty()) return done(0);
   for (const auto& [role, worker] : workers) {
     const auto call = std::make_shared<Unary<v1::FlushCacheRequest, v1::FlushCacheResponse>>(
-        tracker_, channels_.Get(worker, callbacks_.contact_of(worker).address));
+        tracker_, channels_.Get(worker, callbacks_.address_of(worker)));
     call->context->set_deadline(std::chrono::system_clock::now() + kFlushTimeout);
     const auto end = [call, sum, done, role = role, id = worker.id](const grpc::Status& status) {
       absl::StatusOr<int> result;

@@ -45,16 +45,13 @@ struct LegRequest {
 // All members on the loop's thread, but for the destructor.
 class Legs {
  public:
-  struct Contact {
-    std::string address;            // gRPC's; "": it is not registered.
-    uint32_t protocol_version = 0;  // The newest that it speaks.
-  };
   // Called on the loop's thread.
   struct Callbacks {
     std::function<void(Event)> tell_router;
     // Called with the report of a prompt, just before tell_router.
     std::function<void(uint64_t attempt_id, v1::PrefillReport)> on_report;
-    std::function<Contact(const InstanceRef&)> contact_of;
+    // gRPC's; "": it is not registered.
+    std::function<std::string(const InstanceRef&)> address_of;
   };
   // `loop` outlives this; `incarnation` is the router's; `security` may be null.
   Legs(EventLoop& loop, uint64_t incarnation, int vocab_size, Callbacks callbacks,

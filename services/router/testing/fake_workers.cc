@@ -101,7 +101,7 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grp
 // What a colocated chain tells of a prompt.
 v1::StartResponse PromptOf(const v1::StartRequest& request, const FakeBehaviour& behaviour) {
   v1::StartResponse prompt;
-  const auto& ids = rpc::PromptIds(request);
+  const auto& ids = request.fixed_prompt_token_ids();
   prompt.mutable_report()->add_chunks()->set_token_count(ids.size());
   for (int i = 1; request.sampling().prompt_logprobs() && i < ids.size(); ++i) {
     prompt.add_prompt_tokens()->set_token_id(ids[i] + behaviour.wrong_prompt_ids);
@@ -181,7 +181,7 @@ class FakeWorker::Decode : public v1::Decode::CallbackService {
                                     v1::ReserveResponse* response) override {
     record_.Note([&](FakeRecord::Seen& seen) { seen.reserves.push_back(*request); });
     *response->mutable_ticket() =
-        rpc::ToProto(Ticket{self_, 0, ++generation_, request->prompt_tokens(), 1});
+        rpc::ToProto(Ticket{self_, 0, ++generation_, request->prompt_token_ids_size(), 1});
     return Answer(context, behaviour_.reserve);
   }
   grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(
@@ -215,7 +215,7 @@ class FakeWorker::Prefill : public v1::Prefill::CallbackService {
     record_.Note([&](FakeRecord::Seen& seen) { seen.starts.push_back(*request); });
     if (behaviour_.start_hangs) return new HangingCall(record_);
     v1::ChunkReport& chunk = *response->mutable_report()->add_chunks();
-    chunk.set_token_count(rpc::PromptIds(*request).size());
+    chunk.set_token_count(request->fixed_prompt_token_ids().size());
     return Answer(context, behaviour_.start);
   }
   grpc::ServerWriteReactor<v1::DecodeGenerateResponse>* Generate(

@@ -46,7 +46,7 @@ void Endpoints::Opened(const PeerWorker& peer, uint64_t endpoint, int64_t now_us
   Entry& entry = entries_.at(peer.instance);
   entry = {};
   entry.state = Entry::State::kStanding;
-  entry.endpoint = {endpoint, peer.role, peer.protocol_version};
+  entry.endpoint = {endpoint, peer.role};
   entry.opened_us = now_us;
 }
 

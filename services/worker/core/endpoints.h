@@ -26,7 +26,6 @@ namespace baton::worker {
 struct PeerEndpoint {
   uint64_t endpoint = 0;  // The transport's number: never 0, never used again.
   Role role = Role::kPrefill;
-  uint32_t protocol_version = 0;
 };
 
 class Endpoints {

@@ -19,10 +19,9 @@ struct PeerWorker {
   std::string chain_id;  // Prefill only.
   int pp_rank = 0;       // Its stage.
   int pp_size = 1;
-  bool decodes = false;           // Prefill only: its chain is colocated.
-  std::string decode_id;          // Decode services of several processes only: which one it is of.
-  TensorRank tensor_rank;         // Within its stage or decode service.
-  uint32_t protocol_version = 0;  // The newest that it speaks.
+  bool decodes = false;    // Prefill only: its chain is colocated.
+  std::string decode_id;   // Decode services of several processes only: which one it is of.
+  TensorRank tensor_rank;  // Within its stage or decode service.
 
   // What the members of its chain or decode service have in common.
   const std::string& group_id() const { return role == Role::kPrefill ? chain_id : decode_id; }

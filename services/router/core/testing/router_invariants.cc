@@ -128,7 +128,6 @@ bool Pairing::CouldTake(const std::vector<Pair>& pairs, const Ask& ask,
     const bool chain = failed != nullptr && failed->HasChain(pair);
     const bool decode = failed != nullptr && failed->HasDecode(pair);
     const int64_t output = std::min<int64_t>(ask.max_tokens, OutputRoom(pair, ask.prompt_tokens));
-    if (pair.protocol_version < ask.protocol_version) continue;
     if ((chain && decode) || output < (ask.clip ? 1 : ask.max_tokens)) continue;
     const Class of = {ask.max_tokens - output,
                       failed != nullptr && (failed->leg == Role::kDecode ? decode : chain)};
