@@ -106,7 +106,7 @@ TEST(ConvertTest, RefusesAndNamesTheField) {
     const KvLayout layout{2, 1, 48, 16, 2, planes};
     EXPECT_EQ(*FromProto(ToProto(layout), "l"), layout);
   }
-  EXPECT_EQ(ToProto(KvLayout{1, 1, 1, 1, 4}).planes(), 0) << "as older versions say it";
+  EXPECT_EQ(ToProto(KvLayout{1, 1, 1, 1, 4}).planes(), 0) << "absent: keys and values";
 }
 
 }  // namespace

@@ -53,8 +53,7 @@ absl::StatusOr<PromptContextPtr> ContextFromProto(const v1::PlanOpen& proto,
   BATON_RETURN_IF_ERROR(context.sampler.CheckDrawn(open.prompt_tokens()));
   const bool embeds = bounds.embeds && !open.adopted();
   const int expected = embeds || context.LaterStagesNeedTokens() ? open.prompt_tokens() : 0;
-  const int least = open.adopted() ? 0 : expected;  // Where they are not known.
-  BATON_RETURN_IF_ERROR(InRange(proto.prompt_token_ids_size(), least, expected, ids));
+  BATON_RETURN_IF_ERROR(InRange(proto.prompt_token_ids_size(), expected, expected, ids));
   if (open.drawn.empty()) return std::make_shared<const PromptContext>(std::move(context));
   return Resumed(context, open.drawn);
 }
