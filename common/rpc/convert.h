@@ -4,10 +4,7 @@
 #ifndef COMMON_RPC_CONVERT_H_
 #define COMMON_RPC_CONVERT_H_
 
-#include <google/protobuf/repeated_field.h>
-
 #include <cstdint>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -19,7 +16,6 @@
 #include "common/types/ticket.h"
 #include "proto/baton/v1/cluster.pb.h"
 #include "proto/baton/v1/common.pb.h"
-#include "proto/baton/v1/prefill.pb.h"
 
 namespace baton::rpc {
 

@@ -163,7 +163,7 @@ void LinearE4m3Amx(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel
       std::memset(sums.data(), 0, passes * sizeof(Sums));
       const float* scales =
           w.scales + static_cast<size_t>(panel) * static_cast<size_t>(w.blocks()) * kPairPanel;
-      for (; segment.panel == panel; segment = After(w, segment), scales += kPairPanel) {
+      for (; segment.panel == panel; scales += kPairPanel) {
         const Wide& wide = wides[turn];
         turn = 1 - turn;
         const Segment following = After(w, segment);
@@ -183,6 +183,7 @@ void LinearE4m3Amx(const PairedE4m3Matrix& w, const Bf16* x, int rows, int panel
                     sums[static_cast<size_t>((row - row_begin) / kPairPass)]);
         }
         next.Finish();
+        segment = following;
       }
       for (int row = row_begin; row < row_end; row += kPairPass) {
         Store(sums[static_cast<size_t>((row - row_begin) / kPairPass)],

@@ -261,7 +261,7 @@ std::optional<Placement> ActivationChannel::OnPiece(const ActivationHeader& head
         memory_->inputs.Accept(header, payload_bytes, NowUs());
     if (target.ok()) {
       const uint64_t receipt = next_receipt_++;
-      arriving_[receipt] = {memory_, header, *target};
+      arriving_[receipt] = {memory_, header};
       return Placement{{target->Host()}, receipt};
     }
     refusal = target.status();

@@ -86,7 +86,6 @@ class ActivationChannel final : public MessageHandler {
   struct Arriving {
     std::shared_ptr<Memory> memory;
     ActivationHeader header;
-    MemorySpan piece;
   };
   TensorView View(const MemorySpan& buffer, int64_t tokens) const;
   absl::StatusOr<std::vector<MemoryBuffer>> Allocate(int count, int64_t tokens) const;
