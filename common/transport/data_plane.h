@@ -3,7 +3,7 @@
 // never write to memory of its own choice, so what comes late or wrong is refused (rejected
 // alternative: ucp_put, docs in README.md).
 //
-// One thread, "baton-data", owns the UCX worker and all its endpoints. Every callback of this
+// One thread, "baton-data", owns the UCX workers and all endpoints. Every callback of this
 // header runs on it and must be short; every method may be called from any thread, also from such
 // a callback, unless it says otherwise.
 #ifndef COMMON_TRANSPORT_DATA_PLANE_H_

@@ -33,14 +33,13 @@ Receiver::Receiver(DataPlaneCounters* counters, Gate* gate)
 Receiver::~Receiver() { BATON_CHECK(pending_.empty()) << pending_.size() << " receives"; }
 
 absl::Status Receiver::Install(ucp_worker_h worker) {
-  worker_ = worker;
   ucp_am_handler_param_t params{};
   params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
   params.id = kActiveMessageId;
   params.flags = UCP_AM_FLAG_WHOLE_MSG;
   params.cb = &Receiver::OnMessage;
-  params.arg = this;
+  params.arg = &ports_.emplace_back(Port{this, worker});
   return UcxStatus(ucp_worker_set_am_recv_handler(worker, &params), "data plane: message handler");
 }
 
@@ -66,9 +65,9 @@ void Receiver::Unregister(MessageKind kind) {
   puller_.Unregister(handler);
 }
 
-ucs_status_t Receiver::OnMessage(void* self, const void* header, size_t header_bytes, void* data,
+ucs_status_t Receiver::OnMessage(void* port, const void* header, size_t header_bytes, void* data,
                                  size_t payload_bytes, const ucp_am_recv_param_t* param) {
-  auto* receiver = static_cast<Receiver*>(self);
+  const auto [receiver, worker] = *static_cast<const Port*>(port);
   std::span message(static_cast<const std::byte*>(header), header_bytes);
   const bool is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   // A rendezvous's payload is not here yet.
@@ -84,7 +83,7 @@ ucs_status_t Receiver::OnMessage(void* self, const void* header, size_t header_b
   // UCS_OK tells UCX that the data may go; a rendezvous then ends at the sender without being read.
   if (!placement.has_value()) return UCS_OK;
   if (is_rendezvous) {
-    return receiver->StartReceive(handler, *placement, data, payload_bytes);
+    return receiver->StartReceive(worker, handler, *placement, data, payload_bytes);
   }
   const auto* source = static_cast<const std::byte*>(data);
   for (std::span<std::byte> run : placement->runs) {
@@ -215,8 +214,9 @@ std::optional<Placement> Receiver::Admit(MessageHandler** handler,
   return std::nullopt;
 }
 
-ucs_status_t Receiver::StartReceive(MessageHandler* handler, const Placement& placement,
-                                    void* descriptor, size_t payload_bytes) {
+ucs_status_t Receiver::StartReceive(ucp_worker_h worker, MessageHandler* handler,
+                                    const Placement& placement, void* descriptor,
+                                    size_t payload_bytes) {
   auto owned = std::make_unique<Receive>();
   Receive* receive = owned.get();
   receive->receiver = this;
@@ -231,7 +231,7 @@ ucs_status_t Receiver::StartReceive(MessageHandler* handler, const Placement& pl
   params.cb.recv_am = &Receiver::OnReceived;
   params.user_data = receive;
   params.datatype = receive->runs.datatype();
-  ucs_status_ptr_t request = ucp_am_recv_data_nbx(worker_, descriptor, receive->runs.data(),
+  ucs_status_ptr_t request = ucp_am_recv_data_nbx(worker, descriptor, receive->runs.data(),
                                                   receive->runs.count(), &params);
   // A pointer is a request of which OnReceived will tell.
   if (!UCS_PTR_IS_PTR(request)) Finish(receive, UCS_PTR_STATUS(request));

@@ -28,6 +28,7 @@ class Receiver {
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
 
+  // Takes the messages of `worker` as well.
   absl::Status Install(ucp_worker_h worker);
   absl::Status Register(MessageKind kind, MessageHandler* handler);
   void Unregister(MessageKind kind);
@@ -54,9 +55,14 @@ class Receiver {
 
  private:
   struct Receive;
+  // Where a message comes in.
+  struct Port {
+    Receiver* receiver;
+    ucp_worker_h worker;
+  };
   using Receives = std::list<std::unique_ptr<Receive>>;
 
-  static ucs_status_t OnMessage(void* self, const void* header, size_t header_bytes, void* data,
+  static ucs_status_t OnMessage(void* port, const void* header, size_t header_bytes, void* data,
                                 size_t payload_bytes, const ucp_am_recv_param_t* param);
   static void OnReceived(void* request, ucs_status_t status, size_t bytes, void* receive);
 
@@ -78,15 +84,15 @@ class Receiver {
   // The handler's answer, if its runs fit; counts what is dropped.
   std::optional<Placement> Admit(MessageHandler** handler, std::span<const std::byte> message,
                                  size_t payload_bytes);
-  ucs_status_t StartReceive(MessageHandler* handler, const Placement& placement, void* descriptor,
-                            size_t payload_bytes);
+  ucs_status_t StartReceive(ucp_worker_h worker, MessageHandler* handler,
+                            const Placement& placement, void* descriptor, size_t payload_bytes);
   void Finish(Receive* receive, ucs_status_t status);
   void Complete(MessageHandler* handler, uint64_t receipt, size_t payload_bytes,
                 const absl::Status& status);
 
   DataPlaneCounters* const counters_;
   Gate* const gate_;
-  ucp_worker_h worker_ = nullptr;
+  std::list<Port> ports_;  // UCX keeps pointers to them.
   std::array<MessageHandler*, kMaxMessageKinds> handlers_{};
   Receives pending_;
   Puller puller_;

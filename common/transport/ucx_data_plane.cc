@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <utility>
 
@@ -86,35 +87,28 @@ absl::Status UcxDataPlane::OpenUcx() {
   const ucs_status_t opened = ucp_init(&params, config, &context_);
   ucp_config_release(config);
   BATON_RETURN_IF_ERROR(UcxStatus(opened, "data plane: ucp_init"));
-  BATON_RETURN_IF_ERROR(OpenWorker());
-  BATON_RETURN_IF_ERROR(receiver_.Install(worker_));
+  BATON_RETURN_IF_ERROR(OpenWorkers());
   return WatchDescriptors();
 }
 
-absl::Status UcxDataPlane::OpenWorker() {
-  ucp_worker_params_t params{};
-  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  params.thread_mode = UCS_THREAD_MODE_SINGLE;
-  BATON_RETURN_IF_ERROR(
-      UcxStatus(ucp_worker_create(context_, &params, &worker_), "data plane: worker"));
-  ucp_address_t* address = nullptr;
-  size_t bytes = 0;
-  BATON_RETURN_IF_ERROR(
-      UcxStatus(ucp_worker_get_address(worker_, &address, &bytes), "data plane: worker address"));
-  const std::string_view ucx(reinterpret_cast<const char*>(address), bytes);
-  address_ = SealPeerAddress(ucx, options_.secret);
-  greeting_address_ = SealPeerAddress(ucx);
-  ucp_worker_release_address(worker_, address);
+absl::Status UcxDataPlane::OpenWorkers() {
+  for (UcxWorker* worker : {&incoming_, &outgoing_}) {
+    BATON_RETURN_IF_ERROR(worker->Open(context_));
+    BATON_RETURN_IF_ERROR(receiver_.Install(worker->handle()));
+  }
+  BATON_ASSIGN_OR_RETURN(const std::string incoming, incoming_.Address());
+  BATON_ASSIGN_OR_RETURN(const std::string outgoing, outgoing_.Address());
+  address_ = SealPeerAddress(incoming, options_.secret);
+  greeting_address_ = SealPeerAddress(outgoing);
   return absl::OkStatus();
 }
 
 absl::Status UcxDataPlane::WatchDescriptors() {
-  int worker_fd = -1;
-  BATON_RETURN_IF_ERROR(
-      UcxStatus(ucp_worker_get_efd(worker_, &worker_fd), "data plane: worker descriptor"));
+  BATON_ASSIGN_OR_RETURN(const int incoming, incoming_.Descriptor());
+  BATON_ASSIGN_OR_RETURN(const int outgoing, outgoing_.Descriptor());
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   if (epoll_fd_ < 0) return SystemError("epoll_create1");
-  for (int fd : {worker_fd, mailbox_.event_fd()}) {
+  for (int fd : {incoming, outgoing, mailbox_.event_fd()}) {
     epoll_event event{};
     event.events = EPOLLIN;
     if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) return SystemError("epoll_ctl");
@@ -134,9 +128,8 @@ void UcxDataPlane::Run() {
     LookAfterPeers();
     ReapPeers();
     Tick();
-    // BUSY: something came in between; it must be progressed before the descriptor can be armed.
     idle = idle && shared_.ready.empty();
-    if (idle && !stopping_ && ucp_worker_arm(worker_) != UCS_ERR_BUSY) Sleep();
+    if (idle && !stopping_ && ArmWorkers()) Sleep();
   }
   Teardown();
 }
@@ -147,10 +140,18 @@ void UcxDataPlane::RunMailbox() {
 
 bool UcxDataPlane::Progress() {
   for (int round = 0; round < kProgressRounds; ++round) {
-    if (ucp_worker_progress(worker_) == 0) return true;
+    if (!ProgressWorkers()) return true;
   }
   return false;
 }
+
+bool UcxDataPlane::ProgressWorkers() {
+  const bool incoming = incoming_.Progress();
+  return outgoing_.Progress() || incoming;
+}
+
+// False: something came in between; it must be progressed before the descriptors can be armed.
+bool UcxDataPlane::ArmWorkers() { return incoming_.Arm() && outgoing_.Arm(); }
 
 Peer* UcxDataPlane::Find(PeerId id) {
   const auto found = peers_.find(id);
@@ -170,8 +171,8 @@ void UcxDataPlane::Sleep() {
   if (next_tick_us_ != kNeverUs) {
     sleep_ms = std::clamp<int64_t>((next_tick_us_ - NowUs() + 999) / 1000, 0, sleep_ms);
   }
-  epoll_event events[2];
-  epoll_wait(epoll_fd_, events, 2, static_cast<int>(sleep_ms));
+  epoll_event events[3];
+  epoll_wait(epoll_fd_, events, 3, static_cast<int>(sleep_ms));
 }
 
 void UcxDataPlane::Tick() {
@@ -252,7 +253,8 @@ absl::StatusOr<PeerId> UcxDataPlane::ConnectNow(std::string_view address,
   const PeerId id = ++last_peer_;
   const size_t hashed = std::hash<std::string_view>()(address);
   auto peer = std::make_unique<Peer>(id, direction, &shared_, answering_.contains(hashed));
-  BATON_RETURN_IF_ERROR(peer->Open(worker_, peer_address, greeting_address_));
+  const UcxWorker& worker = direction == Peer::Direction::kOutbound ? outgoing_ : incoming_;
+  BATON_RETURN_IF_ERROR(peer->Open(worker.handle(), peer_address, greeting_address_));
   if (direction == Peer::Direction::kOutbound) {
     LOG(kInfo) << "data plane: peer " << id << " over " << peer->Lanes();
   }
@@ -330,7 +332,7 @@ void UcxDataPlane::Teardown() {
   for (const std::function<void()>& task : mailbox_.Close()) task();
   // Peers that were connected a moment ago are still answering: if this end were gone, UCX 1.13
   // would abort them (README, "Known limits"). Those that don't answer are not waited for.
-  (void)FlushWorker(NowUs() + Peer::kSettleUs);
+  (void)FlushWorkers(NowUs() + Peer::kSettleUs);
   for (const auto& [id, peer] : peers_) {
     peer->Close(absl::CancelledError("data plane: shut down"));
   }
@@ -340,34 +342,40 @@ void UcxDataPlane::Teardown() {
   };
   const int64_t deadline_us = NowUs() + kTeardownUs;
   while (!all_finished() && NowUs() < deadline_us) {
-    ucp_worker_progress(worker_);
+    ProgressWorkers();
     for (const auto& [id, peer] : peers_) peer->AdvanceClose(NowUs());
   }
-  if (!FlushWorker(deadline_us) || !all_finished()) {
+  if (!FlushWorkers(deadline_us) || !all_finished()) {
     // UCX asserts in ucp_worker_destroy that nothing is left. Without progress nothing of it moves
     // any more, so a leak at the end of the process is the lesser evil.
     LOG(kWarning) << "data plane: connections did not end in time; leaving them to the system";
-    worker_ = nullptr;
+    incoming_.Leave();
+    outgoing_.Leave();
     context_ = nullptr;
   }
 }
 
-bool UcxDataPlane::FlushWorker(int64_t deadline_us) {
+bool UcxDataPlane::FlushWorkers(int64_t deadline_us) {
   // Peers that connect just now have endpoints of UCX's own with half an answer on them.
-  ucp_request_param_t params{};
-  ucs_status_ptr_t request = ucp_worker_flush_nbx(worker_, &params);
-  if (!UCS_PTR_IS_PTR(request)) return true;
-  while (ucp_request_check_status(request) == UCS_INPROGRESS && NowUs() < deadline_us) {
-    ucp_worker_progress(worker_);
+  const ucp_request_param_t params{};
+  const std::array flushes = {ucp_worker_flush_nbx(incoming_.handle(), &params),
+                              ucp_worker_flush_nbx(outgoing_.handle(), &params)};
+  const auto flushed = [&flushes] {
+    return std::all_of(flushes.begin(), flushes.end(), [](ucs_status_ptr_t flush) {
+      return !UCS_PTR_IS_PTR(flush) || ucp_request_check_status(flush) != UCS_INPROGRESS;
+    });
+  };
+  while (!flushed() && NowUs() < deadline_us) ProgressWorkers();
+  const bool in_time = flushed();
+  for (ucs_status_ptr_t flush : flushes) {
+    if (UCS_PTR_IS_PTR(flush)) ucp_request_free(flush);
   }
-  const bool flushed = ucp_request_check_status(request) != UCS_INPROGRESS;
-  ucp_request_free(request);
-  return flushed;
+  return in_time;
 }
 
 void UcxDataPlane::CloseUcx() {
-  if (worker_ != nullptr) ucp_worker_destroy(worker_);
-  worker_ = nullptr;
+  incoming_.Close();
+  outgoing_.Close();
   for (const auto& [id, peer] : peers_) peer->Abandon();
   peers_.clear();
   receiver_.Abandon();

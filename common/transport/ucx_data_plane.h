@@ -1,4 +1,4 @@
-// DataPlane over UCX: the thread, its loop, and the worker that it owns. Peers and messages are
+// DataPlane over UCX: the thread, its loop, and the workers that it owns. Peers and messages are
 // peer.h's and receiver.h's.
 #ifndef COMMON_TRANSPORT_UCX_DATA_PLANE_H_
 #define COMMON_TRANSPORT_UCX_DATA_PLANE_H_
@@ -20,6 +20,7 @@
 #include "common/transport/offer_ledger.h"
 #include "common/transport/peer.h"
 #include "common/transport/receiver.h"
+#include "common/transport/ucx_worker.h"
 
 namespace baton {
 
@@ -48,18 +49,20 @@ class UcxDataPlane : public DataPlane {
  private:
   // Everything below runs on the data thread, but for RunAndWait.
   absl::Status OpenUcx();
-  absl::Status OpenWorker();
+  absl::Status OpenWorkers();
   absl::Status WatchDescriptors();
   void Run();
   void RunMailbox();
   bool Progress();
+  bool ProgressWorkers();
+  bool ArmWorkers();
   Peer* Find(PeerId id);  // Null: there is none, or none any more.
   void PumpPeers();
   void ReapPeers();
   void Tick();
   void Sleep();
   void Teardown();
-  bool FlushWorker(int64_t deadline_us);
+  bool FlushWorkers(int64_t deadline_us);
   void CloseUcx();
   void AnswerGreetings();
   void AnswerGoodbyes();
@@ -81,13 +84,16 @@ class UcxDataPlane : public DataPlane {
   Mailbox mailbox_;
   Mutex shutdown_mutex_;
   std::thread thread_ ABSL_GUARDED_BY(shutdown_mutex_);
-  std::thread::id data_thread_;  // Constant after Start.
-  std::string address_;
-  std::string greeting_address_;  // Without the secret.
+  std::thread::id data_thread_;   // Constant after Start.
+  std::string address_;           // Where incoming_ is reached.
+  std::string greeting_address_;  // Where outgoing_ is reached; without the secret.
   bool stopping_ = false;         // Data thread; set by the task that Shutdown posts.
 
   ucp_context_h context_ = nullptr;
-  ucp_worker_h worker_ = nullptr;
+  // Others connect to the one, which has the return endpoints too, and Connect uses the other: so
+  // of two workers always the same one opens connections to the other.
+  UcxWorker incoming_;
+  UcxWorker outgoing_;
   int epoll_fd_ = -1;
   OfferLedger ledger_;
   Gate gate_;
