@@ -95,6 +95,9 @@ std::string_view NumericsOf(const ExecutorOptions& options, ElementType weights)
 
 class Communicator;
 
+// One that a device computes, and the next.
+inline constexpr int kBegunBatches = 2;
+
 // A run of tokens, and whose logits are wanted. All spans must outlive the Forward call.
 struct SequenceSlice : TokenRun {
   // Whether Forward computes the logits of the slice's last token (last stage only).
@@ -103,6 +106,9 @@ struct SequenceSlice : TokenRun {
   // or -1 if a logit is not finite. Only what the model Draws().
   RowDraw draw;
   int32_t* drawn = nullptr;
+  // Instead of the slice's one token, which may be any: the token that the batch begun before
+  // draws, by its place among that batch's draws. Begin only.
+  std::optional<int> follows;
   bool wants_row() const { return wants_logits || drawn != nullptr; }
   // Called with the logits [rows, vocab] of all the slice's tokens, a few rows at a time and in
   // order, so that a long prompt takes bounded memory. `first` is the index in the slice of the
@@ -129,6 +135,19 @@ struct Batch {
     for (const SequenceSlice& slice : slices) count += slice.wants_logits ? 1 : 0;
     return count;
   }
+};
+
+// A batch that a device computes while the host goes on.
+class BegunBatch {
+ public:
+  BegunBatch() = default;
+  virtual ~BegunBatch() = default;
+  BegunBatch(const BegunBatch&) = delete;
+  BegunBatch& operator=(const BegunBatch&) = delete;
+
+  // Waits for the device, and writes what the batch's slices draw. Once, on any one thread. Errors
+  // are Forward's.
+  virtual absl::Status End() = 0;
 };
 
 // One thread calls a model. Another thread may export pages and land KV in them, between and during
@@ -204,6 +223,16 @@ class StageModel {
   // group, since all ranks refuse it.
   virtual absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                                std::span<float> logits) = 0;
+
+  // Whether Begin takes any batch.
+  virtual bool begins() const { return false; }
+  // Hands the batch to the device, behind all that were handed over before, and returns at once:
+  // nullptr if the host takes part in it, so that it has to wait for them and call Forward. Errors
+  // are Forward's. At most kBegunBatches have begun and not ended, and none when Forward is called.
+  // What `drawn` points to stays until then.
+  virtual absl::StatusOr<std::unique_ptr<BegunBatch>> Begin(const Batch& /*batch*/) {
+    return nullptr;
+  }
 
  protected:
   // What every stage model checks before it touches memory. InvalidArgument names the slice and the

@@ -1,10 +1,12 @@
 #include "common/engine/executors/threaded_executor.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
@@ -62,14 +64,20 @@ ThreadedExecutor::ThreadedExecutor(std::unique_ptr<StageModel> model, std::strin
       failpoint_(std::move(failpoint)),
       loop_(QueueThreadName(Queue::kCompute)) {
   if (model_->tells_logits()) rows_.emplace(model_.get());
+  if (model_->begins()) ends_.emplace("baton-steps").Start();
   loop_.Start();
+}
+
+void ThreadedExecutor::Stop() {
+  loop_.Stop();
+  if (ends_.has_value()) ends_->Stop();
 }
 
 void ThreadedExecutor::Submit(Step step, std::function<void(StepResult)> done) {
   // std::function requires a copyable callable; sharing the step avoids copying it.
   auto shared = std::make_shared<const Step>(std::move(step));
-  const bool taken = loop_.Post(
-      [this, shared, done, submitted_us = NowUs()] { done(Run(*shared, submitted_us)); });
+  const bool taken =
+      loop_.Post([this, shared, done, submitted_us = NowUs()] { Run(shared, submitted_us, done); });
   if (taken) return;
   StepResult refused;
   refused.status = absl::CancelledError("the executor takes no more steps");
@@ -79,16 +87,35 @@ void ThreadedExecutor::Submit(Step step, std::function<void(StepResult)> done) {
 void ThreadedExecutor::JoinGroup(std::shared_ptr<Communicator> group,
                                  const std::function<void(absl::Status)>& done) {
   const bool taken = loop_.Post([this, group = std::move(group), done] {
+    AwaitEnds(0);
     done(GuardLibraries([&] { return model_->JoinGroup(group); }));
   });
   if (!taken) done(absl::CancelledError("the executor joins no group any more"));
 }
 
-StepResult ThreadedExecutor::Run(const Step& step, int64_t submitted_us) {
+void ThreadedExecutor::Run(const std::shared_ptr<const Step>& step, int64_t submitted_us,
+                           const std::function<void(StepResult)>& done) {
+  absl::Status status = Failpoint(failpoint_);
+  if (status.ok() && ends_.has_value()) {
+    const auto begun = GuardLibraries([&] { return Begin(*step, submitted_us); });
+    if (begun.ok() && *begun != nullptr) {
+      const bool taken =
+          ends_->PostCompletion([this, step, begun = *begun, done] { End(*step, *begun, done); });
+      BATON_CHECK(taken) << "ends stop after steps";
+      return;
+    }
+    status = begun.status();
+  }
+  AwaitEnds(0);
+  begun_draws_.clear();
+  done(RunAlone(*step, submitted_us, std::move(status)));
+}
+
+StepResult ThreadedExecutor::RunAlone(const Step& step, int64_t submitted_us, absl::Status status) {
   const int64_t begun_us = NowUs();
   running_since_us_ = begun_us;
   StepResult result;
-  result.status = Failpoint(failpoint_);
+  result.status = std::move(status);
   if (result.status.ok()) {
     result.status = GuardLibraries([&] { return Compute(step, submitted_us, result); });
   }
@@ -103,21 +130,21 @@ StepResult ThreadedExecutor::Run(const Step& step, int64_t submitted_us) {
   return result;
 }
 
-absl::Status ThreadedExecutor::Compute(const Step& step, int64_t submitted_us, StepResult& result) {
-  Batch batch;
+absl::Status ThreadedExecutor::Compose(const Step& step, int64_t submitted_us, Composed& composed) {
+  Batch& batch = composed.batch;
   batch.submitted_us = submitted_us;
-  std::vector<int32_t> drawn(step.sequences.size());
-  result.reported.reserve(step.sequences.size());  // Its elements are pointed to.
+  composed.drawn.resize(step.sequences.size());
+  composed.reported.reserve(step.sequences.size());  // Its elements are pointed to.
   for (const SequenceStep& sequence : step.sequences) {
     BATON_RETURN_IF_ERROR(CheckSequence(sequence, rows_.has_value()));
     SequenceSlice slice{TokenRun(sequence), sequence.draw.has_value()};
     if (const std::optional<RowDraw> draw = ModelsDraw(sequence); draw.has_value()) {
       slice.wants_logits = false;
       slice.draw = *draw;
-      slice.drawn = &drawn[batch.slices.size()];
+      slice.drawn = &composed.drawn[batch.slices.size()];
     }
     if (sequence.report.has_value()) {
-      auto* const told = &result.reported.emplace_back(std::vector<SampledToken>());
+      auto* const told = &composed.reported.emplace_back(std::vector<SampledToken>());
       slice.on_logits = [this, report = *sequence.report, told](int first,
                                                                 std::span<const float> logits) {
         Report(report, first, logits, *told);
@@ -125,14 +152,83 @@ absl::Status ThreadedExecutor::Compute(const Step& step, int64_t submitted_us, S
     }
     batch.slices.push_back(std::move(slice));
   }
+  return absl::OkStatus();
+}
+
+absl::Status ThreadedExecutor::Compute(const Step& step, int64_t submitted_us, StepResult& result) {
+  Composed composed;
+  BATON_RETURN_IF_ERROR(Compose(step, submitted_us, composed));
+  const Batch& batch = composed.batch;
   const bool silent = last_stage() && !model_->tells_logits();  // Another rank draws.
   BATON_ASSIGN_OR_RETURN(const std::span<float> logits,
                          LogitsOf(silent ? 0 : static_cast<size_t>(batch.LogitsCount())));
   BATON_RETURN_IF_ERROR(model_->Forward(batch, step.in, step.out, logits));
-  if (silent) result.reported.clear();
+  if (!silent) result.reported = std::move(composed.reported);
   if (rows_.has_value()) DrawTokens(step, batch, logits, result);
   PassOnDrawn(step, result);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<ThreadedExecutor::Begun>> ThreadedExecutor::Begin(
+    const Step& step, int64_t submitted_us) {
+  auto begun = std::make_shared<Begun>();
+  Batch& batch = begun->composed.batch;
+  BATON_RETURN_IF_ERROR(Compose(step, submitted_us, begun->composed));
+  FollowDraws(step, batch);
+  AwaitEnds(kBegunBatches - 1);
+  begun->begun_us = NowUs();
+  BATON_ASSIGN_OR_RETURN(begun->batch, model_->Begin(batch));
+  if (begun->batch == nullptr) return nullptr;
+  begun_draws_.clear();
+  for (size_t i = 0; i < batch.slices.size(); ++i) {
+    if (batch.slices[i].drawn != nullptr) begun_draws_.push_back(step.sequences[i].drawn);
+  }
+  MutexLock lock(&mutex_);
+  ++begun_;
+  if (running_since_us_ == 0) running_since_us_ = begun->begun_us;
+  return begun;
+}
+
+void ThreadedExecutor::FollowDraws(const Step& step, Batch& batch) const {
+  static constexpr int32_t kAnyToken = 0;
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    const std::span<const int32_t> tokens = step.sequences[i].tokens;
+    if (tokens.size() != 1) continue;
+    // Mostly at the same place: those before it have seldom ended.
+    const bool same = i < begun_draws_.size() && begun_draws_[i] == tokens.data();
+    const auto found = same ? begun_draws_.begin() + static_cast<std::ptrdiff_t>(i)
+                            : std::find(begun_draws_.begin(), begun_draws_.end(), tokens.data());
+    if (found == begun_draws_.end()) continue;
+    batch.slices[i].tokens = std::span(&kAnyToken, 1);
+    batch.slices[i].follows = static_cast<int>(found - begun_draws_.begin());
+  }
+}
+
+void ThreadedExecutor::End(const Step& step, Begun& begun,
+                           const std::function<void(StepResult)>& done) {
+  StepResult result;
+  result.status = GuardLibraries([&] {
+    BATON_RETURN_IF_ERROR(begun.batch->End());
+    DrawTokens(step, begun.composed.batch, {}, result);
+    PassOnDrawn(step, result);
+    return absl::OkStatus();
+  });
+  if (!result.status.ok()) result.drawn.clear();
+  const int64_t now_us = NowUs();
+  result.compute_us = now_us - std::max(begun.begun_us, ended_us_);
+  ended_us_ = now_us;
+  {
+    MutexLock lock(&mutex_);
+    running_since_us_ = begun_ > 1 ? now_us : 0;
+  }
+  done(std::move(result));
+  MutexLock lock(&mutex_);
+  --begun_;
+}
+
+void ThreadedExecutor::AwaitEnds(int count) {
+  MutexLock lock(&mutex_);
+  mutex_.Await([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return begun_ <= count; });
 }
 
 std::optional<RowDraw> ThreadedExecutor::ModelsDraw(const SequenceStep& sequence) const {
@@ -203,6 +299,7 @@ void ThreadedExecutor::DrawTokens(const Step& step, const Batch& batch,
     rows.push_back({logits.subspan(rows.size() * vocab, vocab), draw.params, draw.seed,
                     draw.position, draw.history});
   }
+  if (rows.empty()) return;
   auto drawn = rows_->Draw(rows);
   for (size_t i = 0; i < places.size(); ++i) result.drawn[places[i]] = std::move(drawn[i]);
 }

@@ -1,5 +1,9 @@
-// The executor around a blocking stage model. One thread, the compute queue, runs the steps in
-// order and draws their tokens.
+// The executor around a stage model. One thread, the compute queue, runs the steps in order and
+// draws their tokens.
+//
+// A model on a device may begin a step while the one before is computed, with the tokens that this
+// one draws: then the device need not wait for the host between two. Another thread waits for the
+// ends of such steps and tells them. A step that the host takes part in waits for all before it.
 #ifndef COMMON_ENGINE_EXECUTORS_THREADED_EXECUTOR_H_
 #define COMMON_ENGINE_EXECUTORS_THREADED_EXECUTOR_H_
 
@@ -12,8 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "common/base/event_loop.h"
+#include "common/base/sync.h"
 #include "common/engine/executor.h"
 #include "common/engine/sampling/sampler.h"
 #include "common/engine/stage_model.h"
@@ -66,11 +72,36 @@ class ThreadedExecutor final : public Executor {
   int64_t running_since_us() const override {
     return running_since_us_.load(std::memory_order_relaxed);
   }
-  void Stop() override { loop_.Stop(); }
+  void Stop() override;
 
  private:
-  StepResult Run(const Step& step, int64_t submitted_us);
+  // A step as the model takes it. What it points to stays where it is.
+  struct Composed {
+    Batch batch;
+    std::vector<int32_t> drawn;  // By the model, of each sequence.
+    std::vector<absl::StatusOr<std::vector<SampledToken>>> reported;
+  };
+  struct Begun {
+    Composed composed;
+    std::unique_ptr<BegunBatch> batch;
+    int64_t begun_us = 0;
+  };
+
+  // `done` is called before it returns, or by `ends_`.
+  void Run(const std::shared_ptr<const Step>& step, int64_t submitted_us,
+           const std::function<void(StepResult)>& done);
+  // Fails at once unless `status` is OK.
+  StepResult RunAlone(const Step& step, int64_t submitted_us, absl::Status status);
+  absl::Status Compose(const Step& step, int64_t submitted_us, Composed& composed);
   absl::Status Compute(const Step& step, int64_t submitted_us, StepResult& result);
+  // nullptr if the model can't begin the step: it has to be computed when those before it have
+  // ended.
+  absl::StatusOr<std::shared_ptr<Begun>> Begin(const Step& step, int64_t submitted_us);
+  // Makes slices follow the draws of the step that was begun before.
+  void FollowDraws(const Step& step, Batch& batch) const;
+  void End(const Step& step, Begun& begun, const std::function<void(StepResult)>& done);
+  // Returns when at most `count` begun steps have not ended.
+  void AwaitEnds(int count);
   // Appends to `told` the log-probabilities of the tokens that follow the rows of `logits`. `first`
   // is the index in the sequence of the first row's token.
   void Report(const PromptReport& report, int first, std::span<const float> logits,
@@ -86,8 +117,14 @@ class ThreadedExecutor final : public Executor {
   const std::string failpoint_;
   std::optional<RowSampler> rows_;  // Only if the model returns logits.
   MemoryBuffer logits_;             // [draws, vocab]; kept, since it is large.
+  // SequenceStep::drawn of the draws of the last step, if it was begun.
+  std::vector<const int32_t*> begun_draws_;
   std::atomic<int64_t> running_since_us_{0};
-  EventLoop loop_;  // Last: its thread uses the rest.
+  Mutex mutex_;
+  int begun_ ABSL_GUARDED_BY(mutex_) = 0;  // Steps that have not ended.
+  int64_t ended_us_ = 0;                   // When the last of them has; the thread of `ends_`.
+  std::optional<EventLoop> ends_;          // Only if the model begins steps.
+  EventLoop loop_;                         // Last: its thread uses the rest.
 };
 
 }  // namespace baton

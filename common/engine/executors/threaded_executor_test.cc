@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -20,6 +21,24 @@ namespace baton {
 namespace {
 
 constexpr int kVocab = 16;
+
+// The test opens it; a wait for an event that never comes fails.
+class Gate {
+ public:
+  void Open() {
+    MutexLock lock(&mutex_);
+    open_ = true;
+  }
+  bool Await() {
+    MutexLock lock(&mutex_);
+    return mutex_.AwaitFor(std::chrono::seconds(30),
+                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return open_; });
+  }
+
+ private:
+  Mutex mutex_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
+};
 
 // One layer whose most probable next token is one more than the last one.
 class CountingModel final : public StageModel {
@@ -56,6 +75,30 @@ class CountingModel final : public StageModel {
     return draws || (draw.scale == 0 && (picks || fails_to_pick));
   }
 
+  bool begins() const override { return on_device; }
+  // A device that computes at once, and tells it when the gate is open.
+  absl::StatusOr<std::unique_ptr<BegunBatch>> Begin(const Batch& batch) override {
+    if (!status.ok()) return status;
+    std::vector<int32_t> fed;
+    std::vector<int32_t*> cells;
+    for (const SequenceSlice& slice : batch.slices) {
+      if (slice.drawn == nullptr) return nullptr;
+      fed.push_back(slice.follows.has_value() ? drawn_.at(static_cast<size_t>(*slice.follows))
+                                              : slice.tokens.back());
+      cells.push_back(slice.drawn);
+    }
+    drawn_.clear();
+    for (const int32_t token : fed) drawn_.push_back(token + 2);
+    begun.fetch_add(1);
+    if (on_begin) on_begin();
+    return std::make_unique<OnDevice>(gate, end_status, drawn_, std::move(cells));
+  }
+
+  bool on_device = false;
+  Gate* gate = nullptr;  // Of the batches that begin from now on; null: open.
+  absl::Status end_status;
+  std::atomic<int> begun{0};
+  std::function<void()> on_begin;
   bool picks = false;  // Two more than the last one, which tells who drew.
   bool draws = false;  // The same of any draw.
   std::vector<RowDraw> asked;
@@ -65,34 +108,39 @@ class CountingModel final : public StageModel {
   std::vector<int64_t> submitted_us;  // One for each step.
 
  private:
+  class OnDevice final : public BegunBatch {
+   public:
+    OnDevice(Gate* gate, absl::Status status, std::vector<int32_t> drawn,
+             std::vector<int32_t*> cells)
+        : gate_(gate),
+          status_(std::move(status)),
+          drawn_(std::move(drawn)),
+          cells_(std::move(cells)) {}
+    absl::Status End() override {
+      EXPECT_TRUE(gate_ == nullptr || gate_->Await());
+      for (size_t i = 0; i < cells_.size(); ++i) *cells_[i] = drawn_[i];
+      return status_;
+    }
+
+   private:
+    Gate* const gate_;
+    const absl::Status status_;
+    const std::vector<int32_t> drawn_;
+    const std::vector<int32_t*> cells_;
+  };
+
   ModelConfig config_;
   KvGeometry kv_;
   HostKvMemory kv_memory_{kv_, {}};
-};
-
-// The test opens it; a wait for an event that never comes fails.
-class Gate {
- public:
-  void Open() {
-    MutexLock lock(&mutex_);
-    open_ = true;
-  }
-  bool Await() {
-    MutexLock lock(&mutex_);
-    return mutex_.AwaitFor(std::chrono::seconds(30),
-                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return open_; });
-  }
-
- private:
-  Mutex mutex_;
-  bool open_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<int32_t> drawn_;  // By the last batch that was begun.
 };
 
 class ThreadedExecutorTest : public testing::Test {
  protected:
-  ThreadedExecutorTest() {
+  explicit ThreadedExecutorTest(bool on_device = false) {
     auto model = std::make_unique<CountingModel>();
     model_ = model.get();
+    model_->on_device = on_device;
     executor_ = std::make_unique<ThreadedExecutor>(std::move(model), "test.compute");
     greedy_.temperature = 0;
   }
@@ -377,6 +425,117 @@ TEST_F(ThreadedExecutorTest, AUserWaitsForItsOwnStepsAlone) {
   }
   has_left.Open();
   stayed.WaitForNotification();
+}
+
+// A model that begins steps and draws their tokens.
+class BegunStepsTest : public ThreadedExecutorTest {
+ protected:
+  BegunStepsTest() : ThreadedExecutorTest(/*on_device=*/true) { model_->picks = true; }
+
+  // Feeds each cell's token and draws the next one into it.
+  Step StepOf(std::span<int32_t> cells) {
+    Step step;
+    for (int32_t& cell : cells) {
+      step.sequences.push_back(
+          Sequence(std::span<const int32_t>(&cell, 1), Draw{&greedy_, 1, 0, nullptr, {}}));
+      step.sequences.back().drawn = &cell;
+    }
+    return step;
+  }
+  void Submit(Step step) {
+    executor_->Submit(std::move(step), [this](const StepResult& result) {
+      const int before = telling_.fetch_add(1);
+      EXPECT_EQ(before, 0) << "two ends are told at once";
+      std::vector<int32_t> tokens;
+      for (const auto& token : result.drawn) tokens.push_back(token.ok() ? token->token : -1);
+      told_.push_back(tokens);
+      statuses_.push_back(result.status);
+      telling_.fetch_sub(1);
+    });
+  }
+  bool AwaitBegun(int count) {
+    for (int i = 0; i < 30'000 && model_->begun < count; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return model_->begun == count;
+  }
+
+  std::vector<std::vector<int32_t>> told_;  // Of each step, when Stop has returned.
+  std::vector<absl::Status> statuses_;
+  std::atomic<int> telling_{0};
+};
+
+TEST_F(BegunStepsTest, TheNextStepBeginsBeforeTheTokensThatItFeedsAreRead) {
+  std::vector<int32_t> cells = {3, 5, 7};
+  const auto all = std::span(cells);
+  std::vector<Gate> gates(3);
+  size_t next = 0;  // The computing thread's.
+  model_->gate = gates.data();
+  model_->on_begin = [&] { model_->gate = &gates[++next % gates.size()]; };
+  Submit(StepOf(all));
+  Submit(StepOf(all.last(2)));  // The first text has ended.
+  Submit(StepOf(all));          // It goes on, as nothing else would: from what the host has.
+  ASSERT_TRUE(AwaitBegun(2));
+  EXPECT_NE(executor_->running_since_us(), 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(model_->begun, kBegunBatches) << "a third one has to wait for the first one's end";
+  EXPECT_EQ(cells, (std::vector<int32_t>{3, 5, 7})) << "none has ended";
+  for (Gate& gate : gates) gate.Open();
+  executor_->Stop();
+  EXPECT_EQ(told_, (std::vector<std::vector<int32_t>>{{5, 7, 9}, {9, 11}, {7, 11, 13}}));
+  EXPECT_EQ(cells, told_.back());
+  EXPECT_EQ(executor_->running_since_us(), 0);
+}
+
+TEST_F(BegunStepsTest, AStepThatTheHostTakesPartInWaitsForThoseBefore) {
+  std::vector<int32_t> cells = {3};
+  SamplingParams told = greedy_;
+  told.logprobs = true;  // The host draws.
+  Gate gate;
+  model_->gate = &gate;
+  Submit(StepOf(cells));
+  Step by_host = StepOf(cells);
+  by_host.sequences[0].draw->params = &told;
+  Submit(std::move(by_host));
+  Submit(StepOf(cells));
+  ASSERT_TRUE(AwaitBegun(1));
+  EXPECT_TRUE(model_->submitted_us.empty()) << "computed too soon";
+  gate.Open();
+  executor_->Stop();
+  EXPECT_EQ(told_, (std::vector<std::vector<int32_t>>{{5}, {6}, {8}}));
+  EXPECT_EQ(model_->submitted_us.size(), 1u);
+}
+
+TEST_F(BegunStepsTest, FailuresAreToldInTheirTurnAndTheNextStepRuns) {
+  std::vector<int32_t> cells = {3};
+  model_->on_begin = [this] {
+    const int number = model_->begun;
+    model_->end_status = number == 1 ? absl::InternalError("at its end") : absl::OkStatus();
+    if (number == 3) model_->status = absl::ResourceExhaustedError("at its beginning");
+    if (number == 2) throw std::bad_alloc();
+  };
+  for (int i = 0; i < 4; ++i) Submit(StepOf(cells));
+  executor_->Stop();
+  ASSERT_EQ(statuses_.size(), 4u);
+  EXPECT_EQ(statuses_[0].message(), "at its end");
+  EXPECT_TRUE(told_[0].empty());
+  EXPECT_EQ(statuses_[1].code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(statuses_[2].ok()) << statuses_[2];
+  EXPECT_EQ(statuses_[3].message(), "at its beginning");
+}
+
+TEST_F(BegunStepsTest, WhatIsNotWellFormedIsRefusedInItsTurn) {
+  std::vector<int32_t> cells = {3};
+  Submit(StepOf(cells));
+  Step bad = StepOf(cells);
+  bad.sequences[0].draw = Draw{};
+  Submit(std::move(bad));
+  Submit(StepOf(cells));
+  executor_->Stop();
+  ASSERT_EQ(statuses_.size(), 3u);
+  EXPECT_TRUE(statuses_[0].ok()) << statuses_[0];
+  EXPECT_EQ(statuses_[1].code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(told_[2], (std::vector<int32_t>{7}));
 }
 
 }  // namespace

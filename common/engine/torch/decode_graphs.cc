@@ -1,6 +1,8 @@
 #include "common/engine/torch/decode_graphs.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -10,8 +12,9 @@
 namespace baton {
 namespace {
 
-// Sections of one number for each row, in this order.
-enum Section : int { kTokens, kPositions, kPages, kSlots, kLengths, kStarts, kSections };
+// Sections of one number for each row, in this order. kFollowed: where a row's token is, among the
+// rows' own ones and the draws behind them.
+enum Section : int { kTokens, kPositions, kPages, kSlots, kLengths, kStarts, kFollowed, kSections };
 
 // Page ids of all rows of a step: 2 MiB.
 constexpr int64_t kMostPages = int64_t{1} << 18;
@@ -30,16 +33,19 @@ DecodeGraphs::DecodeGraphs(const TorchDevice& device, DeviceKernels& kernels,
     : device_(device), options_(options) {
   const int64_t count = kSections * options.most_rows + kMostPages;
   const auto on_device = at::TensorOptions(device.device());
-  host_ = device.AllocateStaging(static_cast<size_t>(count) * sizeof(int64_t)).view(at::kLong);
+  for (at::Tensor& host : host_) {
+    host = device.AllocateStaging(static_cast<size_t>(count) * sizeof(int64_t)).view(at::kLong);
+  }
   numbers_ = at::zeros({count}, on_device.dtype(at::kLong));
   if (options.input_columns > 0) {
     input_ = at::zeros({options.most_rows, options.input_columns}, on_device.dtype(at::kBFloat16));
   }
   // Large ones first: their memory serves the others.
-  std::vector<int> sizes = Sizes(options.most_rows);
+  const std::vector<int> sizes = Sizes(options.most_rows);
   captured_.resize(sizes.size());
   for (size_t i = sizes.size(); i-- > 0;) {
-    captured_[i] = Capture(sizes[i], kernels, compute);
+    captured_[i].rows = sizes[i];
+    Capture(kernels, compute, captured_[i]);
   }
 }
 
@@ -56,20 +62,19 @@ TorchStep DecodeGraphs::StepOf(int64_t rows) const {
   return step;
 }
 
-DecodeGraphs::Captured DecodeGraphs::Capture(int64_t rows, DeviceKernels& kernels,
-                                             const Compute& compute) const {
+void DecodeGraphs::Capture(DeviceKernels& kernels, const Compute& compute,
+                           Captured& captured) const {
+  const int64_t rows = captured.rows;
   numbers_.zero_();
   numbers_.narrow(0, kPages * rows, rows).fill_(-1);
-  TorchStep step = StepOf(rows);
   const at::Tensor input = input_.defined() ? input_.narrow(0, 0, rows) : at::Tensor();
-  Captured captured;
-  captured.rows = rows;
-  const auto work = [&] { captured.output = compute(step, input); };
+  const std::function<void()> work = [&captured, compute, step = StepOf(rows), input]() mutable {
+    captured.output = compute(step, input);
+  };
   work();  // Libraries allocate what they need at their first call.
   captured.output.reset();
   device_.Finish(Queue::kCompute);
   captured.graph = kernels.Capture(work);
-  return captured;
 }
 
 bool DecodeGraphs::Takes(const Batch& batch) const {
@@ -84,17 +89,20 @@ bool DecodeGraphs::Takes(const Batch& batch) const {
   return pages <= kMostPages;
 }
 
-at::Tensor DecodeGraphs::Run(const Batch& batch, const at::Tensor& input) {
+at::Tensor DecodeGraphs::Run(const Batch& batch, const at::Tensor& input, const at::Tensor& drawn) {
   const auto count = static_cast<int64_t>(batch.slices.size());
   const auto chosen =
       std::find_if(captured_.begin(), captured_.end(),
                    [&](const Captured& captured) { return captured.rows >= count; });
   BATON_CHECK(chosen != captured_.end()) << count << " rows";
   const int64_t rows = chosen->rows;
-  auto* const numbers = host_.data_ptr<int64_t>();
+  const at::Tensor& host = host_[turn_];
+  turn_ = 1 - turn_;
+  auto* const numbers = host.data_ptr<int64_t>();
   std::fill(numbers, numbers + kSections * rows, 0);
   std::fill(numbers + kPages * rows, numbers + (kPages + 1) * rows, -1);
   int64_t ids = 0;
+  bool follow = false;
   for (int64_t row = 0; row < count; ++row) {
     const SequenceSlice& slice = batch.slices[static_cast<size_t>(row)];
     const int64_t position = slice.prefix_length;
@@ -106,11 +114,19 @@ at::Tensor DecodeGraphs::Run(const Batch& batch, const at::Tensor& input) {
     put(kSlots, position % options_.page_size);
     put(kLengths, seen.end);
     put(kStarts, ids);
+    put(kFollowed, slice.follows.has_value() ? rows + *slice.follows : row);
+    follow = follow || slice.follows.has_value();
     std::copy(seen.pages.begin(), seen.pages.end(), numbers + kSections * rows + ids);
     ids += seen.count();
   }
   const int64_t used = kSections * rows + ids;
-  numbers_.narrow(0, 0, used).copy_(host_.narrow(0, 0, used), /*non_blocking=*/true);
+  numbers_.narrow(0, 0, used).copy_(host.narrow(0, 0, used), /*non_blocking=*/true);
+  if (follow) {
+    at::Tensor tokens = numbers_.narrow(0, kTokens * rows, rows);
+    // A row that could not be drawn has no token: its text ends, and any may be fed.
+    const at::Tensor all = at::cat({tokens, drawn}).clamp_min_(0);
+    at::index_select_out(tokens, all, 0, numbers_.narrow(0, kFollowed * rows, rows));
+  }
   if (input_.defined()) input_.narrow(0, 0, count).copy_(input, /*non_blocking=*/true);
   chosen->graph->Replay();
   return chosen->output.narrow(0, 0, count);

@@ -38,9 +38,11 @@ class DecodeGraphs {
 
   // Whether this batch is of single tokens alone, of which there are not too many, nor their pages.
   bool Takes(const Batch& batch) const;
-  // What Compute made of the batch's rows; valid until the next call. `input` is [rows,
-  // input_columns] in pinned memory, or undefined.
-  at::Tensor Run(const Batch& batch, const at::Tensor& input);
+  // What Compute made of the batch's rows, on the device; the next call's work writes over it.
+  // `input` is [rows, input_columns] in pinned memory, or undefined. `drawn` are the tokens, int64
+  // on the device, that slices follow (SequenceSlice::follows); undefined if none does. The host
+  // waits for nothing: work of the call before the last must be done.
+  at::Tensor Run(const Batch& batch, const at::Tensor& input, const at::Tensor& drawn);
 
  private:
   struct Captured {
@@ -49,16 +51,17 @@ class DecodeGraphs {
     std::unique_ptr<StepGraph> graph;
   };
 
-  Captured Capture(int64_t rows, DeviceKernels& kernels, const Compute& compute) const;
+  void Capture(DeviceKernels& kernels, const Compute& compute, Captured& captured) const;
   // The step of `rows` rows, in the memory that is uploaded to.
   TorchStep StepOf(int64_t rows) const;
 
   const TorchDevice device_;
   const Options options_;
-  // For a size: tokens, positions, pages, slots, lengths, starts, one for each row; then the ids of
-  // pages.
-  at::Tensor host_;  // Pinned.
+  // For a size: tokens, positions, pages, slots, lengths, starts, what is followed, one for each
+  // row; then the ids of pages.
   at::Tensor numbers_;
+  at::Tensor host_[2];  // Pinned. One is written while the other may be read.
+  int turn_ = 0;
   at::Tensor input_;
   std::vector<Captured> captured_;
 };

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <ostream>
 #include <span>
@@ -201,6 +202,83 @@ TEST_P(TorchDeviceTest, TheDeviceDrawsAsTheHostDoes) {
   EXPECT_EQ(run({40, 41, 42, 43}, 0, true), run({40, 41, 42, 43}, 0, false));
   EXPECT_EQ(run({1, 1, 1, 1}, 40, true), run({1, 1, 1, 1}, 40, false));
   EXPECT_EQ(run({2, 1, 1, 1}, 40, true), run({2, 1, 1, 1}, 40, false));
+}
+
+// Steps that are begun before the tokens that they feed are on the host, as ThreadedExecutor begins
+// them, beside steps that wait. A CPU begins none.
+TEST_P(TorchDeviceTest, BegunStepsDrawWhatStepsThatWaitDraw) {
+  ExecutorOptions options = Bfloat16(OptionsOf(GetParam()), Device());
+  auto loaded = LoadStageModel(options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  StageModel& model = **loaded;
+  if (!model.begins()) GTEST_SKIP() << "no graphs here";
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  SamplingParams warm;
+  warm.temperature = 0.7;
+  SamplingParams narrow;
+  narrow.top_k = 20;
+  narrow.top_p = 0.8;
+  const std::vector<SamplingParams> all = {greedy, warm, narrow};
+  constexpr int kSteps = 40;
+  constexpr int32_t kPages = 8;
+  using Tokens = std::vector<int32_t>;
+  std::vector<std::vector<int32_t>> pages;
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::vector<int32_t>& own = pages.emplace_back(kPages);
+    std::iota(own.begin(), own.end(), static_cast<int32_t>(i) * kPages);
+  }
+  // The second text takes no part in some of the steps, so that rows change their places.
+  const auto takes_part = [](size_t i, int step) { return i != 1 || step % 5 != 4; };
+  // `fed`: the tokens of all texts; `places`: of whose draws in the step before, if it follows
+  // them.
+  const auto batch_of = [&](int step, const Tokens& fed, Tokens& drawn,
+                            const std::vector<int>* places) {
+    Batch batch;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!takes_part(i, step)) continue;
+      SequenceSlice slice;
+      slice.token_count = 1;
+      slice.prefix_length = step;
+      slice.tokens = std::span(fed).subspan(i, 1);
+      slice.pages = pages[i];
+      slice.draw = *Sampler::RowDrawOf(all[i], 11, step);
+      slice.drawn = &drawn[i];
+      if (places != nullptr && (*places)[i] >= 0) slice.follows = (*places)[i];
+      batch.slices.push_back(slice);
+    }
+    return batch;
+  };
+  const Tokens first = {3, 5, 7};
+  std::vector<Tokens> expected(kSteps, first);
+  for (int step = 0; step < kSteps; ++step) {
+    const auto at = static_cast<size_t>(step);
+    const Tokens fed = step == 0 ? first : expected[at - 1];
+    expected[at] = fed;
+    ASSERT_TRUE(model.Forward(batch_of(step, fed, expected[at], nullptr), {}, {}, {}).ok());
+  }
+  std::vector<Tokens> drawn(kSteps, first);
+  std::unique_ptr<BegunBatch> before;
+  std::vector<int> places(all.size(), -1);
+  Tokens fed = first;  // What the host knows.
+  for (int step = 0; step < kSteps; ++step) {
+    const auto at = static_cast<size_t>(step);
+    auto begun = model.Begin(batch_of(step, fed, drawn[at], &places));
+    ASSERT_TRUE(begun.ok()) << begun.status();
+    ASSERT_NE(*begun, nullptr);
+    int place = 0;
+    for (size_t i = 0; i < all.size(); ++i) places[i] = takes_part(i, step) ? place++ : -1;
+    if (before != nullptr) {
+      ASSERT_TRUE(before->End().ok());
+      fed = drawn[at - 1];
+    }
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!takes_part(i, step)) drawn[at][i] = fed[i];
+    }
+    before = *std::move(begun);
+  }
+  ASSERT_TRUE(before->End().ok());
+  EXPECT_EQ(drawn, expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -163,23 +163,34 @@ at::Tensor DrawRows(const TorchDevice& device, const at::Tensor& logits,
   return tokens.masked_fill_(logits.isfinite().all(-1).logical_not(), kNotFinite);
 }
 
-std::vector<int32_t> DrawTokens(const TorchDevice& device, const at::Tensor& logits,
-                                std::span<const RowDraw> draws, int64_t candidates) {
-  const auto draw = [&](size_t begin, size_t count, int64_t of) {
-    const at::Tensor rows =
-        logits.narrow(0, static_cast<int64_t>(begin), static_cast<int64_t>(count));
-    return DrawRows(device, rows, draws.subspan(begin, count), of);
-  };
+at::Tensor DrawAllRows(const TorchDevice& device, const at::Tensor& logits,
+                       std::span<const RowDraw> draws, int64_t candidates) {
   std::vector<at::Tensor> parts;
   for (size_t i = 0; i < draws.size(); i += kLogitRows) {
-    parts.push_back(draw(i, std::min<size_t>(kLogitRows, draws.size() - i), candidates));
+    const std::span<const RowDraw> part =
+        draws.subspan(i, std::min<size_t>(kLogitRows, draws.size() - i));
+    const at::Tensor rows =
+        logits.narrow(0, static_cast<int64_t>(i), static_cast<int64_t>(part.size()));
+    parts.push_back(DrawRows(device, rows, part, candidates));
   }
-  const at::Tensor drawn = device.ToHost(at::cat(parts));
+  return at::cat(parts);
+}
+
+bool MayLackCandidates(const RowDraw& draw, int64_t vocab) {
+  // The candidates are at least what any row's top_k keeps.
+  return draw.scale != 0 && draw.top_p < 1 && (draw.top_k == 0 || draw.top_k >= vocab);
+}
+
+std::vector<int32_t> DrawTokens(const TorchDevice& device, const at::Tensor& logits,
+                                std::span<const RowDraw> draws, int64_t candidates) {
+  const at::Tensor drawn = device.ToHost(DrawAllRows(device, logits, draws, candidates));
   std::vector<int32_t> tokens;
   for (size_t i = 0; i < draws.size(); ++i) {
     int64_t token = drawn.data_ptr<int64_t>()[i];
     if (token == kTooFewCandidates) {  // Alone, since a ranking of all takes more memory.
-      token = device.ToHost(draw(i, 1, logits.size(1))).item<int64_t>();
+      const at::Tensor row = logits.narrow(0, static_cast<int64_t>(i), 1);
+      token =
+          device.ToHost(DrawRows(device, row, draws.subspan(i, 1), logits.size(1))).item<int64_t>();
     }
     tokens.push_back(static_cast<int32_t>(token));
   }

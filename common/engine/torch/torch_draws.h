@@ -31,6 +31,13 @@ inline constexpr int64_t kTooFewCandidates = -2;  // Top_p keeps more than so ma
 at::Tensor DrawRows(const TorchDevice& device, const at::Tensor& logits,
                     std::span<const RowDraw> draws, int64_t candidates);
 
+// As DrawRows, of any number of rows.
+at::Tensor DrawAllRows(const TorchDevice& device, const at::Tensor& logits,
+                       std::span<const RowDraw> draws, int64_t candidates = kDrawCandidates);
+
+// Whether the row of a vocabulary of `vocab` may have too few candidates.
+bool MayLackCandidates(const RowDraw& draw, int64_t vocab);
+
 // The same on the host, of any number of rows, from as many candidates as it takes: a row that has
 // too few is drawn from all. Waits for the device.
 std::vector<int32_t> DrawTokens(const TorchDevice& device, const at::Tensor& logits,

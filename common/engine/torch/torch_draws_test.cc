@@ -110,6 +110,15 @@ TEST_P(TorchDrawsTest, TooFewCandidatesAreToldOfTopPAlone) {
   EXPECT_EQ(drawn[0], static_cast<int64_t>(0.99 * vocab()));
   EXPECT_EQ(drawn[1], kTooFewCandidates);
   EXPECT_EQ(drawn[2], static_cast<int64_t>(std::ceil(0.01 * vocab()) * 0.99));
+  // With top_k, which is among the candidates, they always suffice.
+  draws[1].top_k = static_cast<int>(vocab() / 2);
+  EXPECT_GE(Drawn(logits, draws, vocab() / 10)[1], 0);
+  EXPECT_FALSE(MayLackCandidates({}, vocab()));
+  EXPECT_FALSE(MayLackCandidates(draws[0], vocab()));
+  EXPECT_FALSE(MayLackCandidates(draws[1], vocab()));
+  EXPECT_TRUE(MayLackCandidates(draws[2], vocab()));
+  draws[1].top_k = static_cast<int>(vocab());
+  EXPECT_TRUE(MayLackCandidates(draws[1], vocab())) << "keeps all";
 }
 
 TEST_P(TorchDrawsTest, WhatIsNotFiniteIsToldOfItsRowAlone) {

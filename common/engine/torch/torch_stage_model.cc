@@ -10,7 +10,6 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -71,39 +70,6 @@ absl::StatusOr<std::unique_ptr<StageModel>> TorchStageModel::Create(
   model->PrepareKernels(options.cuda_graph_max_rows);
   device.Finish(Queue::kCompute);
   return model;
-}
-
-void TorchStageModel::PrepareKernels(int most_rows) {
-  constexpr int64_t kColumns = 8;  // A kernel's load.
-  if (device_.is_host() || dtype_ != ElementType::kBFloat16 ||
-      kv_.element_type != ElementType::kBFloat16 || config_.hidden_size % kColumns != 0) {
-    return;
-  }
-  kernels_ = CreateDeviceKernels(
-      device_, {kv_.head_dim, sizes_.num_attention_heads, kv_.kv_heads, kv_.page_size});
-  if (kernels_ == nullptr) return;
-  kernels_attend_ = kernels_->fits_heads() && config_.latent.kv_rank == 0 &&
-                    !config_.qk_norm_whole && config_.rope_dim() == config_.head_dim &&
-                    !config_.norm_adds_one && config_.sliding_layers.empty() &&
-                    config_.score_softcap == 0;
-  if (most_rows == 0 || !CanBeCaptured()) return;
-  const DecodeGraphs::Options options = {most_rows, kv_.page_size, config_.sliding_window,
-                                         first_stage() ? 0 : config_.hidden_size};
-  graphs_ = std::make_unique<DecodeGraphs>(
-      device_, *kernels_, options, [this](TorchStep& step, const at::Tensor& input) {
-        const auto x = Layers({&step, 1}, first_stage() ? Embed(step) : input);
-        TORCH_CHECK(x.ok(), x.status().ToString());
-        return last_stage() ? Logits(*x) : *x;
-      });
-}
-
-// Sums over ranks and loops over experts wait for the host.
-bool TorchStageModel::CanBeCaptured() const {
-  return kernels_attend_ && group_.alone() &&
-         std::all_of(weights_.layers.begin(), weights_.layers.end(),
-                     [this](const TorchLayer& layer) {
-                       return !layer.sparse || GroupedFits(layer.stacked, kernels_.get());
-                     });
 }
 
 absl::Status TorchStageModel::AllocatePages(Landings landings) {
@@ -188,7 +154,7 @@ absl::Status TorchStageModel::Compute(const Batch& batch, const TensorView& in,
 
 absl::Status TorchStageModel::ComputeByGraph(const Batch& batch, const TensorView& in,
                                              const TensorView& out, std::span<float> logits) {
-  at::Tensor x = graphs_->Run(batch, first_stage() ? at::Tensor() : View(in));
+  at::Tensor x = graphs_->Run(batch, first_stage() ? at::Tensor() : View(in), {});
   if (!last_stage()) {
     GiveOutput(x, out);
     return absl::OkStatus();

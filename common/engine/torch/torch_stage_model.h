@@ -54,6 +54,9 @@ class TorchStageModel final : public StageModel {
   }
   absl::Status Forward(const Batch& batch, const TensorView& in, const TensorView& out,
                        std::span<float> logits) override;
+  bool begins() const override { return graphs_ != nullptr && first_stage() && last_stage(); }
+  // Graphs whose tokens are all drawn here.
+  absl::StatusOr<std::unique_ptr<BegunBatch>> Begin(const Batch& batch) override;
 
  private:
   TorchStageModel(const StageSetup& setup, const TorchDevice& device,
@@ -154,6 +157,7 @@ class TorchStageModel final : public StageModel {
   std::unique_ptr<DeviceKernels> kernels_;  // On a GPU, with bfloat16.
   bool kernels_attend_ = false;             // Whether they fit this model's attention.
   std::unique_ptr<DecodeGraphs> graphs_;    // Uses all of the above.
+  at::Tensor drawn_;                        // By the last batch that was begun, on the device.
 };
 
 }  // namespace baton

@@ -9,7 +9,6 @@
 #include <limits>
 #include <vector>
 
-#include "common/engine/torch/decode_graphs.h"
 #include "common/engine/torch/torch_attention.h"
 #include "common/engine/torch/torch_fused_attention.h"
 #include "common/engine/torch/torch_operators.h"
@@ -192,13 +191,6 @@ TEST(TorchFusedAttentionTest, RowsArePaddedByAQuarterAtMost) {
   EXPECT_EQ(PaddedRows(1025), 1280);
   EXPECT_EQ(PaddedRows(4096), 4096);
   EXPECT_EQ(PaddedRows(4097), 5120);
-}
-
-TEST(DecodeGraphsTest, SizesDouble) {
-  EXPECT_EQ(DecodeGraphs::Sizes(0), std::vector<int>{});
-  EXPECT_EQ(DecodeGraphs::Sizes(1), std::vector<int>{1});
-  EXPECT_EQ(DecodeGraphs::Sizes(6), (std::vector<int>{1, 2, 4, 6}));
-  EXPECT_EQ(DecodeGraphs::Sizes(8), (std::vector<int>{1, 2, 4, 8}));
 }
 
 TEST(TorchOperatorsTest, RoutesAreSortedByExpert) {

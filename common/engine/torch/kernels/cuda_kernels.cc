@@ -112,6 +112,23 @@ class CudaGraph final : public StepGraph {
   at::cuda::CUDAGraph graph_;
 };
 
+class CudaPoint final : public QueuePoint {
+ public:
+  CudaPoint() {
+    C10_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+    const cudaError_t recorded = cudaEventRecord(event_, c10::cuda::getCurrentCUDAStream());
+    if (recorded != cudaSuccess) cudaEventDestroy(event_);
+    C10_CUDA_CHECK(recorded);
+  }
+  ~CudaPoint() override { cudaEventDestroy(event_); }
+  CudaPoint(const CudaPoint&) = delete;
+  CudaPoint& operator=(const CudaPoint&) = delete;
+  void Await() override { C10_CUDA_CHECK(cudaEventSynchronize(event_)); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 int64_t Divided(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
 template <typename Pointer = const void*>
@@ -272,6 +289,7 @@ class CudaKernels final : public DeviceKernels {
     capturing_ = true;
     return std::make_unique<CudaGraph>(work, pool_);
   }
+  std::unique_ptr<QueuePoint> Mark() const override { return std::make_unique<CudaPoint>(); }
 
  private:
   static bool FitsHeads(const KernelShape& shape) {

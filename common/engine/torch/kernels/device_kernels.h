@@ -37,6 +37,15 @@ class StepGraph {
   virtual void Replay() = 0;
 };
 
+// A point in a queue's work.
+class QueuePoint {
+ public:
+  virtual ~QueuePoint() = default;
+  // Returns when the work before it is done. Any thread that has entered the device. Throws what
+  // the work has thrown.
+  virtual void Await() = 0;
+};
+
 // Called by the thread that computes, in the queue that computes. All tensors are contiguous
 // bfloat16 on the device unless their description says otherwise. Throws what torch throws.
 class DeviceKernels {
@@ -102,6 +111,9 @@ class DeviceKernels {
   // Captures what `work` does on the current queue, without doing it. `work` must have run once
   // before, must not wait for the device, and leaves its results in tensors that it keeps.
   virtual std::unique_ptr<StepGraph> Capture(const std::function<void()>& work) = 0;
+
+  // Behind the current queue's work so far.
+  virtual std::unique_ptr<QueuePoint> Mark() const = 0;
 };
 
 // nullptr if this build or GPU (before sm_80) has none.
