@@ -26,9 +26,9 @@ std::string Describe(const Json& value) {
     case Json::value_t::string:
       return "a string";
     case Json::value_t::array:
-      return "a list";
+      return value.empty() ? "an empty list" : "a list";
     case Json::value_t::object:
-      return "an object";
+      return value.empty() ? "an empty object" : "an object";
     default:
       return value.dump();  // A number says more than its type.
   }

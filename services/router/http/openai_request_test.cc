@@ -181,6 +181,13 @@ TEST_F(OpenAiRequestTest, RefusesWhatTheChatTemplateCannotHear) {
     return ErrorOf("/v1/chat/completions",
                    R"({"messages":[{"role":"user","content":"x"}],)" + fields + "}")["param"];
   };
+  for (const auto& [messages, got] :
+       {std::pair("[]", "an empty list"), {"{}", "an empty object"}}) {
+    const Json error =
+        ErrorOf("/v1/chat/completions", absl::StrCat(R"({"messages":)", messages, "}"));
+    EXPECT_EQ(error["message"],
+              absl::StrCat("messages: must be a non-empty list of messages, got ", got));
+  }
   EXPECT_EQ(param(R"("chat_template_kwargs":"x")"), "chat_template_kwargs");
   EXPECT_EQ(param(R"("chat_template_kwargs":{"messages":[]})"), "chat_template_kwargs.messages");
   EXPECT_EQ(param(R"("continue_final_message":true,"add_generation_prompt":true)"),
