@@ -10,6 +10,7 @@ namespace baton {
 namespace {
 
 constexpr auto kQuietLimit = std::chrono::milliseconds(300);
+constexpr int64_t kLookMs = 20;  // How often a group that forms looks whether it is given up.
 
 // A deadline is seen late by at most this, and a group at rest costs next to nothing.
 int64_t ClockPeriodUs(const CommunicatorOptions& options) {
@@ -20,12 +21,12 @@ int64_t ClockPeriodUs(const CommunicatorOptions& options) {
 
 absl::StatusOr<std::unique_ptr<ThreadedCommunicator>> ThreadedCommunicator::Create(
     const GroupDescription& group, const collective::CoreOptions& options,
-    std::unique_ptr<MessageTransport> transport, int64_t form_timeout_ms) {
+    std::unique_ptr<MessageTransport> transport, int64_t form_timeout_ms, BootstrapStore* store) {
   if (absl::Status status = ValidateGroup(group); !status.ok()) return status;
   std::unique_ptr<ThreadedCommunicator> communicator(
       new ThreadedCommunicator(group, options, std::move(transport)));
   communicator->Start();
-  absl::Status formed = communicator->AwaitFormed(form_timeout_ms);
+  absl::Status formed = communicator->AwaitFormed(form_timeout_ms, store);
   if (!formed.ok()) return formed;
   return communicator;
 }
@@ -62,17 +63,23 @@ void ThreadedCommunicator::Start() {
   threads_.emplace_back([this] { WatchClock(); });
 }
 
-absl::Status ThreadedCommunicator::AwaitFormed(int64_t timeout_ms) {
-  bool left = false;
-  {
+absl::Status ThreadedCommunicator::AwaitFormed(int64_t timeout_ms, BootstrapStore* store) {
+  const auto left_within = [this](int64_t limit_ms) {
     MutexLock lock(&phase_mutex_);
-    left = phase_mutex_.AwaitFor(
-        std::chrono::milliseconds(timeout_ms),
+    return phase_mutex_.AwaitFor(
+        std::chrono::milliseconds(limit_ms),
         [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(phase_mutex_) { return phase_ != Phase::kForming; });
+  };
+  const int64_t until_us = NowUs() + timeout_ms * 1000;
+  bool left = false;
+  absl::Status given_up;
+  while (!left && given_up.ok() && NowUs() < until_us) {
+    left = left_within(std::clamp<int64_t>((until_us - NowUs()) / 1000, 1, kLookMs));
+    if (store != nullptr) given_up = store->ended();
   }
   MutexLock lock(&mutex_);
   if (!left) {
-    core_.Abort(core_.Unformed(timeout_ms));
+    core_.Abort(given_up.ok() ? core_.Unformed(timeout_ms) : given_up);
     Settle();
   }
   return core_.ended();

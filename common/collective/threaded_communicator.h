@@ -18,6 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "common/base/sync.h"
+#include "common/collective/bootstrap_store.h"
 #include "common/collective/collective_core.h"
 #include "common/collective/communicator.h"
 #include "common/collective/message_transport.h"
@@ -28,10 +29,12 @@ class ThreadedCommunicator final : public Communicator {
  public:
   // `transport` must be connected to all ranks. Returns when every rank has confirmed that it is in
   // the same group. Otherwise the status of the disagreement, or DEADLINE_EXCEEDED, naming the
-  // ranks that have not confirmed within `form_timeout_ms`.
+  // ranks that have not confirmed within `form_timeout_ms`, or why `store` has ended, if there is
+  // one: the group is given up, and the other ranks may have left it before they connected.
   static absl::StatusOr<std::unique_ptr<ThreadedCommunicator>> Create(
       const GroupDescription& group, const collective::CoreOptions& options,
-      std::unique_ptr<MessageTransport> transport, int64_t form_timeout_ms);
+      std::unique_ptr<MessageTransport> transport, int64_t form_timeout_ms,
+      BootstrapStore* store = nullptr);
 
   // Leaves the group if it has not ended, and waits at most 300 ms until every rank has been told:
   // a connection that is closed early can lose data that was sent. Then joins its threads. Not
@@ -58,7 +61,7 @@ class ThreadedCommunicator final : public Communicator {
   ThreadedCommunicator(const GroupDescription& group, const collective::CoreOptions& options,
                        std::unique_ptr<MessageTransport> transport);
   void Start();
-  absl::Status AwaitFormed(int64_t timeout_ms);
+  absl::Status AwaitFormed(int64_t timeout_ms, BootstrapStore* store);
 
   void ReceiveFrom(int peer);
   void WatchClock();

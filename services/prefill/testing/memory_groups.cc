@@ -32,7 +32,7 @@ ConnectGroup MemoryGroups::Connect() {
     options.communicator.operation_timeout_ms = operation_timeout_ms_;
     BATON_ASSIGN_OR_RETURN(
         std::unique_ptr<Communicator> communicator,
-        ThreadedCommunicator::Create(group, options, TransportOf(group), kLimitMs));
+        ThreadedCommunicator::Create(group, options, TransportOf(group), kLimitMs, store.get()));
     return std::shared_ptr<Communicator>(std::move(communicator));
   };
 }
