@@ -6,9 +6,6 @@
 namespace baton {
 namespace {
 
-// To a peer that has never answered one.
-constexpr uint64_t kPingsToTheUnknown = 6;
-
 // How long this process, which looks every `ping_us`, has not looked: answers don't count
 // meanwhile.
 int64_t OwnSilenceUs(const EndpointLifeOptions& options, int64_t checked_us, int64_t now_us) {
@@ -18,12 +15,8 @@ int64_t OwnSilenceUs(const EndpointLifeOptions& options, int64_t checked_us, int
 
 }  // namespace
 
-EndpointLife::EndpointLife(const EndpointLifeOptions& options, bool answers, int64_t now_us)
-    : options_(options),
-      answers_(answers),
-      next_ping_us_(now_us),
-      answered_us_(now_us),
-      checked_us_(now_us) {}
+EndpointLife::EndpointLife(const EndpointLifeOptions& options, int64_t now_us)
+    : options_(options), next_ping_us_(now_us), answered_us_(now_us), checked_us_(now_us) {}
 
 uint64_t EndpointLife::SendBegan(size_t bytes, int64_t now_us) {
   bytes_under_way_ += bytes;
@@ -43,7 +36,6 @@ void EndpointLife::Answered(uint64_t sequence, int64_t now_us) {
   if (unanswered_.empty() || sequence < unanswered_.front().sequence || sequence > last_sequence_) {
     return;  // Invalid, or overtaken by a later answer.
   }
-  answers_ = true;
   answered_us_ = now_us;
   while (!unanswered_.empty() && unanswered_.front().sequence <= sequence) {
     bytes_answered_ = unanswered_.front().bytes_before;
@@ -53,7 +45,6 @@ void EndpointLife::Answered(uint64_t sequence, int64_t now_us) {
 
 std::optional<uint64_t> EndpointLife::TakePing(int64_t now_us) {
   if (options_.silence_us == 0 || now_us < next_ping_us_) return std::nullopt;
-  if (!answers_ && last_sequence_ >= kPingsToTheUnknown) return std::nullopt;
   next_ping_us_ = now_us + options_.ping_us;
   unanswered_.push_back({++last_sequence_, bytes_began_});
   return last_sequence_;
@@ -70,7 +61,7 @@ absl::Status EndpointLife::Check(int64_t now_us) {
   answered_us_ += own_us;
   for (auto& [number, send] : under_way_) send.began_us += own_us;
   checked_us_ = now_us;
-  if (answers_ && !unanswered_.empty()) {
+  if (!unanswered_.empty()) {
     // Nothing is known of what was sent since the last answer.
     const uint64_t ahead = unanswered_.front().bytes_before - bytes_answered_;
     if (now_us - answered_us_ >= PatienceUs(ahead) + options_.ping_us) {
@@ -97,7 +88,7 @@ absl::Status ReturnLife::Check(int64_t now_us) {
   if (options_.silence_us == 0) return absl::OkStatus();
   heard_us_ += OwnSilenceUs(options_, checked_us_, now_us);
   checked_us_ = now_us;
-  if (!pinged_ || now_us - heard_us_ < 2 * options_.silence_us) return absl::OkStatus();
+  if (now_us - heard_us_ < 2 * options_.silence_us) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("its opener has said nothing for ", (now_us - heard_us_) / 1000, " ms"));
 }

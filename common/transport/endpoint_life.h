@@ -3,7 +3,7 @@
 // needs the other end's part of the connection (an answer, a rendezvous) is dropped there silently.
 // No send fails and no error is reported. The opener detects it in two ways:
 //  - pings. Each needs what a rendezvous needs, and is answered over the return endpoint. A peer
-//    that has answered before and does not any more is gone, and so is the way to it.
+//    that does not answer is gone, or the way to it is.
 //  - sends. Each must end within the same time, whatever becomes of others.
 // Both times are longer by what the slowest link takes for the bytes that are ahead.
 //
@@ -37,9 +37,7 @@ struct EndpointLifeOptions {
 // Judges an endpoint that this process has opened.
 class EndpointLife {
  public:
-  // `answers`: the peer is known to answer pings. One that is not (an older release's) is asked a
-  // few times and then judged by its sends alone.
-  EndpointLife(const EndpointLifeOptions& options, bool answers, int64_t now_us);
+  EndpointLife(const EndpointLifeOptions& options, int64_t now_us);
 
   // A message was given to the transport, and is called by the number that this returns when it has
   // come to its end there.
@@ -52,8 +50,6 @@ class EndpointLife {
   // UNAVAILABLE once the endpoint is dead. To be asked every `ping_us` at least: a longer gap is a
   // silence of this process, for which no peer is blamed.
   absl::Status Check(int64_t now_us);
-
-  bool answers() const { return answers_; }
 
  private:
   struct Ping {
@@ -69,7 +65,6 @@ class EndpointLife {
   absl::Status CheckSends(int64_t now_us) const;
 
   const EndpointLifeOptions options_;
-  bool answers_;
   uint64_t last_sequence_ = 0;
   std::deque<Ping> unanswered_;
   int64_t next_ping_us_;
@@ -88,19 +83,15 @@ class ReturnLife {
   ReturnLife(const EndpointLifeOptions& options, int64_t now_us)
       : options_(options), heard_us_(now_us), checked_us_(now_us) {}
 
-  void Heard(int64_t now_us) {
-    heard_us_ = now_us;
-    pinged_ = true;
-  }
-  // UNAVAILABLE for an opener that has sent pings and sends no more. Waits twice as long as the
-  // opener, which should give up first and send a Goodbye. Call it as EndpointLife::Check.
+  void Heard(int64_t now_us) { heard_us_ = now_us; }
+  // UNAVAILABLE for an opener that sends no pings. Waits twice as long as the opener, which should
+  // give up first and send a Goodbye. Call it as EndpointLife::Check.
   absl::Status Check(int64_t now_us);
 
  private:
   const EndpointLifeOptions options_;
   int64_t heard_us_;
   int64_t checked_us_;
-  bool pinged_ = false;
 };
 
 }  // namespace baton

@@ -43,11 +43,11 @@ struct Peer::Operation {
   uint64_t send = 0;  // What life_ calls it, from Start on.
 };
 
-Peer::Peer(PeerId id, Direction direction, Shared* shared, bool answers)
+Peer::Peer(PeerId id, Direction direction, Shared* shared)
     : id_(id),
       direction_(direction),
       shared_(shared),
-      life_({.silence_us = shared->options.silence_us}, answers, NowUs()),
+      life_({.silence_us = shared->options.silence_us}, NowUs()),
       return_life_({.silence_us = shared->options.silence_us}, NowUs()) {}
 
 Peer::~Peer() {

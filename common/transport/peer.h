@@ -40,8 +40,7 @@ class Peer {
   // under way on it when the worker ends; ours takes its place.
   enum class Direction { kOutbound, kReturn };
 
-  // `answers`: the peer is known to answer pings.
-  Peer(PeerId id, Direction direction, Shared* shared, bool answers);
+  Peer(PeerId id, Direction direction, Shared* shared);
   // Finished() or Abandon() must come first.
   ~Peer();
   Peer(const Peer&) = delete;

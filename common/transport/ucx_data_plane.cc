@@ -202,7 +202,6 @@ void UcxDataPlane::ReapPeers() {
     found->second->AdvanceClose(now_us);
     if (!found->second->Finished()) return false;
     peers_.erase(found);
-    addresses_.erase(id);
     return true;
   });
 }
@@ -251,15 +250,13 @@ absl::StatusOr<PeerId> UcxDataPlane::ConnectNow(std::string_view address,
                                                 Peer::Direction direction) {
   BATON_ASSIGN_OR_RETURN(const PeerAddress peer_address, OpenPeerAddress(address));
   const PeerId id = ++last_peer_;
-  const size_t hashed = std::hash<std::string_view>()(address);
-  auto peer = std::make_unique<Peer>(id, direction, &shared_, answering_.contains(hashed));
+  auto peer = std::make_unique<Peer>(id, direction, &shared_);
   const UcxWorker& worker = direction == Peer::Direction::kOutbound ? outgoing_ : incoming_;
   BATON_RETURN_IF_ERROR(peer->Open(worker.handle(), peer_address, greeting_address_));
   if (direction == Peer::Direction::kOutbound) {
     LOG(kInfo) << "data plane: peer " << id << " over " << peer->Lanes();
   }
   peers_.emplace(id, std::move(peer));
-  if (direction == Peer::Direction::kOutbound) addresses_[id] = hashed;
   return id;
 }
 

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -102,9 +101,6 @@ class UcxDataPlane : public DataPlane {
   Peer::Shared shared_;
   std::vector<PeerId> closing_;  // Closed by us, not yet Finished().
   PeerId last_peer_ = 0;
-  // Addresses of data planes that have answered pings, by their hashes.
-  std::unordered_set<size_t> answering_;
-  std::unordered_map<PeerId, size_t> addresses_;  // Outbound peers' addresses, hashed.
   int64_t next_look_us_ = 0;
   std::function<void(PeerId, const absl::Status&)> on_peer_error_;
   std::function<void(int64_t)> on_tick_;

@@ -52,14 +52,7 @@ void UcxDataPlane::AnswerPings() {
     }
   }
   for (const Pong& pong : receiver_.Take<Pong>()) {
-    Peer* const peer = Find(pong.peer);
-    if (peer == nullptr) continue;
-    peer->Answered(pong, now_us);
-    if (answering_.size() >= kMaxPeers) answering_.clear();
-    const auto address = addresses_.find(pong.peer);
-    if (address != addresses_.end() && answering_.insert(address->second).second) {
-      LOG(kDebug) << "data plane: peer " << pong.peer << " answers pings";
-    }
+    if (Peer* const peer = Find(pong.peer)) peer->Answered(pong, now_us);
   }
 }
 

@@ -112,14 +112,11 @@ def test_a_send_that_never_ends_is_ended(tiny_model, expected, tmp_path):
 
 def test_a_connection_without_a_way_back_is_opened_again(tiny_model, expected, tmp_path):
     """Two processes that had parted connect again, and one's greeting is lost: it looks open, and is not."""
-    with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=["--page-size", 16, "--log-level", "debug"],
+    with clusters.Cluster(tiny_model, tmp_path, stages=2, flags=["--page-size", 16],
                           decode_flags=["--failpoints", "transport.greeting_lost=error@3"]) as cluster, \
             Client(cluster.target) as client:
         serves_and_rests(cluster, client, expected)
         decode = cluster.processes["decode-0"]
-        # One that has never answered is taken for an older release's.
-        for stage in ("prefill-0-0", "prefill-0-1"):
-            clusters.wait_until(lambda: cluster.processes[stage].log().count(" answers pings") == 2, 30, "answers")
         decode.signal(signal.SIGSTOP)  # The stages close their endpoints to it, and open them again.
         clusters.wait_until(lambda: times_given_up(cluster) == 2, 30, "the stages to notice")
         decode.signal(signal.SIGCONT)

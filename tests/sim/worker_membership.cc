@@ -348,8 +348,8 @@ uint64_t WorkerMembership::Open(const InstanceRef& peer) {
   if (bytes_per_ms > 0) options.silence_us += times_.window_us;
   // Half of what the link carries; where there is no limit no byte takes time.
   options.slowest_bytes_per_us = bytes_per_ms == 0 ? 1e6 : static_cast<double>(bytes_per_ms) / 2e3;
-  live_.emplace(endpoint, SimEndpoint{peer, world_.now_us(),
-                                      EndpointLife(options, /*answers=*/true, world_.now_us())});
+  live_.emplace(endpoint,
+                SimEndpoint{peer, world_.now_us(), EndpointLife(options, world_.now_us())});
   if (world_.Strikes(&NetworkFaults::endpoint_silent)) FallSilent(endpoint);
   if (world_.Strikes(&NetworkFaults::endpoint_dies)) Break(endpoint, peer);
   return endpoint;
