@@ -89,7 +89,10 @@ void RouterCore::State::Begin(Transaction& txn, Choice choice) {
   const int cached_tokens = txn.attempt.predicted.cached_tokens;
   txn.attempt.ungranted = pairing.Begin(begun, txn.read_tokens(), txn.new_tokens(), cached_tokens);
   // What is computed again later is not the tenant's doing.
-  if (txn.attempts == 1) txn.tag = waiting.Begin(txn.tenant, txn.prompt_tokens - cached_tokens);
+  if (txn.attempts == 1) {
+    txn.tag = waiting.Begin(txn.tenant, txn.prompt_tokens - cached_tokens);
+    txn.has_begun = true;
+  }
   if (begun.colocated()) {
     return Emit(StartGeneration{txn.attempt.id, txn.call_id, begun.chain.stage0, begun.chain.stages,
                                 txn.deadline_us, txn.max_tokens, txn.attempt.drawn_tokens,
@@ -252,9 +255,9 @@ void RouterCore::State::LearnPrompt(Transaction& txn, int cached_tokens) {
   totals.predictions.cached_tokens_total += cached;
   pairing.Correct(attempt.pair, attempt.predicted, cached);
   if (!txn.decisions.empty()) txn.decisions.back().cached_tokens = cached;
-  if (txn.attempts == 1) {
+  if (txn.attempts == 1 && std::exchange(txn.has_begun, false)) {
     const int predicted = attempt.predicted.cached_tokens;
-    waiting.Through(txn.tenant, txn.tag, txn.prompt_tokens - predicted, predicted - cached);
+    waiting.Through(txn.tenant, txn.prompt_tokens - predicted, predicted - cached);
   }
   pairing.LearnPrompt(attempt.pair, txn.read_tokens() - cached, attempt.prefill_us, now_us);
 }
@@ -373,6 +376,7 @@ void RouterCore::State::Remove(Transaction& txn) {
   const int64_t used = txn.tokens == 0 ? 0 : int64_t{txn.prompt_tokens} + txn.tokens;
   rates.GiveBack(txn.tenant, txn.charged_tokens - used, now_us);
   waiting.Remove(txn.tenant, txn.turn);
+  if (txn.has_begun) waiting.Drop(txn.tenant);
   waiting.Go(txn.tenant);
   table.Remove(txn.call_id);
 }

@@ -63,14 +63,27 @@ double FairQueue::Begin(const std::string& tenant, int64_t work) {
   Share& share = shares_.at(tenant);
   const double tag = Lifted(share);
   Set(share, tag + static_cast<double>(work));
+  share.begun.insert(tag);
   return tag;
 }
 
-void FairQueue::Through(const std::string& tenant, double tag, int64_t work, int64_t more) {
-  through_ = std::max(through_, tag);
+void FairQueue::Through(const std::string& tenant, int64_t work, int64_t more) {
+  // The first of the tenant's tags, whichever of its prompts this is. Prompts may overtake one
+  // another on their way to a chain, and by the tag of one that has, all of a flood would count as
+  // computed: the next tenant would begin behind it.
+  auto& begun = shares_.at(tenant).begun;
+  BATON_CHECK(!begun.empty()) << "nothing of tenant " << tenant << " has begun";
+  through_ = std::max(through_, *begun.begin());
+  begun.erase(begun.begin());
   average_ =
       std::max(average_ + static_cast<double>(work) / static_cast<double>(present_), through_);
   if (more != 0) Serve(tenant, more);
+}
+
+void FairQueue::Drop(const std::string& tenant) {
+  auto& begun = shares_.at(tenant).begun;
+  BATON_CHECK(!begun.empty()) << "nothing of tenant " << tenant << " has begun";
+  begun.erase(std::prev(begun.end()));
 }
 
 void FairQueue::Serve(const std::string& tenant, int64_t work) {

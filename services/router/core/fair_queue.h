@@ -52,8 +52,10 @@ class FairQueue {
   void Remove(const std::string& tenant, Turn turn);  // Nothing if it does not wait.
   // One of its requests is given to workers, for so much work; its tag.
   double Begin(const std::string& tenant, int64_t work);
-  // The prompt of a request with that tag is computed. It was `more` work than it was begun for.
-  void Through(const std::string& tenant, double tag, int64_t work, int64_t more);
+  // The prompt of one that has begun is computed. It was `more` work than it was begun for.
+  void Through(const std::string& tenant, int64_t work, int64_t more);
+  // One that has begun is given up before.
+  void Drop(const std::string& tenant);
   // It is served what was not known when it began.
   void Serve(const std::string& tenant, int64_t work);
 
@@ -81,6 +83,8 @@ class FairQueue {
     uint64_t last = 0;  // Among those served alike the one that was served longest ago.
     int64_t present = 0;
     std::map<Turn, uint64_t> waiting;  // Calls.
+    // Tags of those that have begun and whose prompts are not computed.
+    std::multiset<double> begun = {};
   };
   using Place = std::tuple<double, uint64_t, std::string_view, const Share*>;
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "common/base/random.h"
 
@@ -29,7 +30,8 @@ class FairQueueTest : public ::testing::Test {
     const uint64_t call = *queue_.Next();
     const auto& [tenant, turn] = requests_.at(call);
     queue_.Remove(tenant, turn);
-    queue_.Through(tenant, queue_.Begin(tenant, work), work, 0);
+    queue_.Begin(tenant, work);
+    queue_.Through(tenant, work, 0);
     return call;
   }
   void End(uint64_t call) {
@@ -81,7 +83,8 @@ TEST_F(FairQueueTest, WorkThatWasNotServedIsGivenBack) {
   Add("b");
   EXPECT_EQ(Serve(100), 1u);
   EXPECT_EQ(Serve(50), 2u);
-  queue_.Through("a", 0, 100, -90);  // Most of it was cached.
+  queue_.Begin("a", 0);
+  queue_.Through("a", 0, -90);  // Most of it was cached.
   EXPECT_EQ(Serve(100), 3u);
 }
 
@@ -95,6 +98,25 @@ TEST_F(FairQueueTest, ANewTenantHasSavedNothingUp) {
   std::string order;
   while (!queue_.empty()) order += TenantOf(Serve(1'000))[0];
   EXPECT_EQ(order, "nbnbnbnb");
+}
+
+// One of a flood overtakes the others on its way, or is given up.
+TEST_F(FairQueueTest, ANewTenantBeginsBehindAsMuchAsIsComputed) {
+  for (const bool dropped : {false, true}) {
+    queue_ = FairQueue();
+    std::vector<double> tags;
+    for (int i = 0; i < 40; ++i) {
+      queue_.Come("flood");
+      tags.push_back(queue_.Begin("flood", 300));
+    }
+    if (dropped) queue_.Drop("flood");
+    for (int i = 0; i < 3; ++i) queue_.Through("flood", 300, 0);
+    queue_.Come("new");
+    EXPECT_EQ(queue_.Begin("new", 300), 900);
+    queue_.Through("new", 300, 0);
+    queue_.Through("flood", 300, 0);
+    EXPECT_GT(tags.back(), 10'000);
+  }
 }
 
 TEST_F(FairQueueTest, WhoAskedForLessThanItsShareIsServedAtOnce) {

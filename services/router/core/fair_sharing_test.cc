@@ -158,6 +158,17 @@ TEST_F(FairSharingTest, APromptGoesBeforeAFloodsThatTheChainHas) {
 
 // ---- --max-queue-ms ----
 
+// Requests overtake one another between the router and the chain.
+TEST_F(FairSharingTest, WhichOfAFloodsPromptsIsComputedFirstIsNoMatter) {
+  Begin({}, /*chain_pages=*/4096);
+  for (uint64_t call_id = 1; call_id <= 12; ++call_id) Ask(call_id, "flood");
+  for (uint64_t call_id = 1; call_id <= 12; ++call_id) Start(call_id);
+  End(12);
+  End(1);
+  Ask(100, "quiet");
+  EXPECT_GT(Start(100).head_start_us, kPromptUs) << "behind what is computed, and no more";
+}
+
 TEST_F(FairSharingTest, ARequestWaitsForRoomNoLongerThanItMay) {
   Begin({.max_queue_us = 50'000});
   for (uint64_t call_id = 1; call_id <= 3; ++call_id) Ask(call_id, "a");

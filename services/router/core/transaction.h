@@ -70,7 +70,8 @@ struct Transaction {
   int64_t deadline_us = kNeverUs;
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
   int64_t waits_from_us = 0;
-  double tag = 0;  // FairQueue's, from the first attempt on.
+  double tag = 0;          // FairQueue's, from the first attempt on.
+  bool has_begun = false;  // There, and its prompt is not computed.
   Phase phase = Phase::kWaiting;
   int attempts = 0;
   int handed_back = 0;     // Attempts returned by draining workers: no failures.
