@@ -20,8 +20,9 @@ Connected ConnectOverGloo(const std::string& host, const GroupDescription& group
   const GlooOptions gloo = {
       .rank = group.rank, .size = group.size(), .host = host, .connect_timeout_ms = kConnectMs};
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<MessageTransport> transport, ConnectGloo(gloo, store));
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                         ThreadedCommunicator::Create(group, {}, std::move(transport), kConnectMs, store.get()));
+  BATON_ASSIGN_OR_RETURN(
+      std::unique_ptr<Communicator> communicator,
+      ThreadedCommunicator::Create(group, {}, std::move(transport), kConnectMs, store.get()));
   return std::shared_ptr<Communicator>(std::move(communicator));
 }
 

@@ -97,9 +97,9 @@ class Executor {
   virtual absl::StatusOr<MemoryBuffer> AllocateActivations(size_t bytes) = 0;
 
   // Runs the step after all steps that were submitted before. Any thread. `done` is called exactly
-  // once, in the order of submissions and one after the other, on one of the executor's threads. If the executor has
-  // stopped, `done` is called on the calling thread before Submit returns. `done` must be short and
-  // may submit.
+  // once, in the order of submissions and one after the other, on one of the executor's threads. If
+  // the executor has stopped, `done` is called on the calling thread before Submit returns. `done`
+  // must be short and may submit.
   virtual void Submit(Step step, std::function<void(StepResult)> done) = 0;
 
   // Which part of its layers this executor computes. With more than one rank, it runs steps only
