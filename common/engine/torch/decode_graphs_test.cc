@@ -56,7 +56,7 @@ class Recomputing final : public DeviceKernels {
 
 class DecodeGraphsTest : public testing::Test {
  protected:
-  // Of a row: its token, its position, where it is stored, and the sum of the pages that it sees.
+  // Tells each row's token, its position, where it is stored, and the sum of the pages it sees.
   static at::Tensor Compute(TorchStep& step, const at::Tensor&) {
     const int64_t rows = step.tokens.size(0);
     at::Tensor pages = at::zeros({rows}, at::kLong);
@@ -66,7 +66,7 @@ class DecodeGraphsTest : public testing::Test {
     }
     return at::stack({step.tokens, step.positions, step.page, step.slot, pages}, 1);
   }
-  // Of one token behind `prefix` others. `follows` as SequenceSlice's.
+  // A token behind `prefix` others. `follows` is SequenceSlice's.
   SequenceSlice Row(int32_t token, int prefix, std::optional<int> follows = std::nullopt) {
     tokens_.push_back(std::make_unique<int32_t>(token));
     SequenceSlice slice;

@@ -134,10 +134,9 @@ at::Tensor DrawByRank(const Rows& rows, int64_t candidates) {
   return ids.gather(1, place).masked_fill_(last.ge(looked_at), kTooFewCandidates).squeeze(1);
 }
 
-}  // namespace
-
-at::Tensor DrawRows(const TorchDevice& device, const at::Tensor& logits,
-                    std::span<const RowDraw> draws, int64_t candidates) {
+// As DrawRows, of few rows: it takes kTorchDrawFloats for each logit.
+at::Tensor DrawFewRows(const TorchDevice& device, const at::Tensor& logits,
+                       std::span<const RowDraw> draws, int64_t candidates) {
   enum Kind { kGreedy, kById, kByRank, kKinds };
   std::vector<int64_t> places[kKinds];
   for (size_t i = 0; i < draws.size(); ++i) {
@@ -163,27 +162,24 @@ at::Tensor DrawRows(const TorchDevice& device, const at::Tensor& logits,
   return tokens.masked_fill_(logits.isfinite().all(-1).logical_not(), kNotFinite);
 }
 
-at::Tensor DrawAllRows(const TorchDevice& device, const at::Tensor& logits,
-                       std::span<const RowDraw> draws, int64_t candidates) {
+}  // namespace
+
+at::Tensor DrawRows(const TorchDevice& device, const at::Tensor& logits,
+                    std::span<const RowDraw> draws, int64_t candidates) {
   std::vector<at::Tensor> parts;
   for (size_t i = 0; i < draws.size(); i += kLogitRows) {
     const std::span<const RowDraw> part =
         draws.subspan(i, std::min<size_t>(kLogitRows, draws.size() - i));
     const at::Tensor rows =
         logits.narrow(0, static_cast<int64_t>(i), static_cast<int64_t>(part.size()));
-    parts.push_back(DrawRows(device, rows, part, candidates));
+    parts.push_back(DrawFewRows(device, rows, part, candidates));
   }
   return at::cat(parts);
 }
 
-bool MayLackCandidates(const RowDraw& draw, int64_t vocab) {
-  // The candidates are at least what any row's top_k keeps.
-  return draw.scale != 0 && draw.top_p < 1 && (draw.top_k == 0 || draw.top_k >= vocab);
-}
-
 std::vector<int32_t> DrawTokens(const TorchDevice& device, const at::Tensor& logits,
                                 std::span<const RowDraw> draws, int64_t candidates) {
-  const at::Tensor drawn = device.ToHost(DrawAllRows(device, logits, draws, candidates));
+  const at::Tensor drawn = device.ToHost(DrawRows(device, logits, draws, candidates));
   std::vector<int32_t> tokens;
   for (size_t i = 0; i < draws.size(); ++i) {
     int64_t token = drawn.data_ptr<int64_t>()[i];
@@ -195,6 +191,11 @@ std::vector<int32_t> DrawTokens(const TorchDevice& device, const at::Tensor& log
     tokens.push_back(static_cast<int32_t>(token));
   }
   return tokens;
+}
+
+bool MayLackCandidates(const RowDraw& draw, int64_t vocab) {
+  // The candidates are at least what any row's top_k keeps.
+  return draw.scale != 0 && draw.top_p < 1 && (draw.top_k == 0 || draw.top_k >= vocab);
 }
 
 }  // namespace baton

@@ -26,23 +26,18 @@ inline constexpr int64_t kTooFewCandidates = -2;  // Top_p keeps more than so ma
 // weights are integers here, too, so that sums are exact, and equal logits rank by their ids. An
 // exponential may differ from the host's in its last bits, as between instruction sets.
 //
-// Returns [rows] int64 on `device`; the host waits for nothing. At least one row, and few: it takes
-// kTorchDrawFloats for each logit.
+// Returns [rows] int64 on `device`; the host waits for nothing. At least one row.
 at::Tensor DrawRows(const TorchDevice& device, const at::Tensor& logits,
-                    std::span<const RowDraw> draws, int64_t candidates);
-
-// As DrawRows, of any number of rows.
-at::Tensor DrawAllRows(const TorchDevice& device, const at::Tensor& logits,
-                       std::span<const RowDraw> draws, int64_t candidates = kDrawCandidates);
-
-// Whether the row of a vocabulary of `vocab` may have too few candidates.
-bool MayLackCandidates(const RowDraw& draw, int64_t vocab);
+                    std::span<const RowDraw> draws, int64_t candidates = kDrawCandidates);
 
 // The same on the host, of any number of rows, from as many candidates as it takes: a row that has
 // too few is drawn from all. Waits for the device.
 std::vector<int32_t> DrawTokens(const TorchDevice& device, const at::Tensor& logits,
                                 std::span<const RowDraw> draws,
                                 int64_t candidates = kDrawCandidates);
+
+// Whether a row of `vocab` logits may have too few candidates.
+bool MayLackCandidates(const RowDraw& draw, int64_t vocab);
 
 }  // namespace baton
 

@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<BegunBatch>> TorchStageModel::Begin(const Batch& 
   return GuardTorch([&]() -> absl::StatusOr<std::unique_ptr<BegunBatch>> {
     const c10::InferenceMode inference;
     const TorchDevice::Entered entered = device_.Enter(Queue::kCompute);
-    drawn_ = DrawAllRows(device_, graphs_->Run(batch, {}, drawn_), draws);
+    drawn_ = DrawRows(device_, graphs_->Run(batch, {}, drawn_), draws);
     const at::Tensor host = device_.AllocateStaging(drawn_.nbytes()).view(at::kLong);
     host.copy_(drawn_, /*non_blocking=*/true);
     return std::make_unique<BegunGraph>(device_, kernels_->Mark(), host, std::move(tokens));

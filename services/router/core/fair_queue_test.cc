@@ -100,22 +100,18 @@ TEST_F(FairQueueTest, ANewTenantHasSavedNothingUp) {
   EXPECT_EQ(order, "nbnbnbnb");
 }
 
-// One of a flood overtakes the others on its way, or is given up.
+// Whether or not one of a flood is given up.
 TEST_F(FairQueueTest, ANewTenantBeginsBehindAsMuchAsIsComputed) {
   for (const bool dropped : {false, true}) {
     queue_ = FairQueue();
-    std::vector<double> tags;
     for (int i = 0; i < 40; ++i) {
       queue_.Come("flood");
-      tags.push_back(queue_.Begin("flood", 300));
+      queue_.Begin("flood", 300);
     }
     if (dropped) queue_.Drop("flood");
     for (int i = 0; i < 3; ++i) queue_.Through("flood", 300, 0);
     queue_.Come("new");
     EXPECT_EQ(queue_.Begin("new", 300), 900);
-    queue_.Through("new", 300, 0);
-    queue_.Through("flood", 300, 0);
-    EXPECT_GT(tags.back(), 10'000);
   }
 }
 

@@ -156,8 +156,6 @@ TEST_F(FairSharingTest, APromptGoesBeforeAFloodsThatTheChainHas) {
   EXPECT_TRUE(core_->AtRest());
 }
 
-// ---- --max-queue-ms ----
-
 // Requests overtake one another between the router and the chain.
 TEST_F(FairSharingTest, WhichOfAFloodsPromptsIsComputedFirstIsNoMatter) {
   Begin({}, /*chain_pages=*/4096);
@@ -168,6 +166,8 @@ TEST_F(FairSharingTest, WhichOfAFloodsPromptsIsComputedFirstIsNoMatter) {
   Ask(100, "quiet");
   EXPECT_GT(Start(100).head_start_us, kPromptUs) << "behind what is computed, and no more";
 }
+
+// ---- --max-queue-ms ----
 
 TEST_F(FairSharingTest, ARequestWaitsForRoomNoLongerThanItMay) {
   Begin({.max_queue_us = 50'000});

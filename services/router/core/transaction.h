@@ -71,7 +71,7 @@ struct Transaction {
   int64_t timer_us = kNeverUs;  // The deadline, or the end of waiting or settling.
   int64_t waits_from_us = 0;
   double tag = 0;          // FairQueue's, from the first attempt on.
-  bool has_begun = false;  // There, and its prompt is not computed.
+  bool has_begun = false;  // In FairQueue, which has not heard of its prompt's end.
   Phase phase = Phase::kWaiting;
   int attempts = 0;
   int handed_back = 0;     // Attempts returned by draining workers: no failures.
