@@ -23,15 +23,14 @@ int64_t MillisecondsOf(const std::string& bytes) {
   return seconds * 1000 + std::clamp(retry.retry_delay().nanos() / 1'000'000, 0, 999);
 }
 
-// Cuts at a character boundary, since trailers carry UTF-8.
+}  // namespace
+
 std::string Shortened(absl::string_view message) {
   if (message.size() <= kMaxStatusMessageBytes) return std::string(message);
   size_t end = kMaxStatusMessageBytes;
   while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
   return std::string(message.substr(0, end)) + "...";
 }
-
-}  // namespace
 
 bool IsRetryable(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsResourceExhausted(status) ||

@@ -5,7 +5,11 @@
 
 #include <grpcpp/support/status.h>
 
+#include <cstddef>
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace baton::v1 {
 class RpcStatus;
@@ -13,9 +17,10 @@ class RpcStatus;
 
 namespace baton::rpc {
 
-// Longer messages are cut here: a status travels in HTTP/2 trailers, which gRPC limits to 8 KiB and
-// which hold the message twice.
+// Longer messages are cut here, at a character boundary: a status travels in HTTP/2 trailers, which
+// gRPC limits to 8 KiB and which hold the message twice.
 inline constexpr size_t kMaxStatusMessageBytes = 1536;
+std::string Shortened(absl::string_view message);
 
 // Whether the same request may succeed later or elsewhere: UNAVAILABLE, RESOURCE_EXHAUSTED,
 // ABORTED.

@@ -54,8 +54,10 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
   client_options.heartbeat_interval_ms = options.heartbeat_interval_ms();
   client_options.data_plane = &runtime.data_plane();
   client_options.status = [&service, &draining] {
-    return worker::ClusterClientOptions::Status{service.ready() && !draining, service.load(),
-                                                draining, service.linked()};
+    const absl::Status readiness =
+        draining ? absl::UnavailableError("draining") : service.Readiness();
+    return worker::ClusterClientOptions::Status{readiness, service.load(), draining,
+                                                service.linked()};
   };
   client_options.on_members = [&service](const auto& members) { service.OnMembers(members); };
   client_options.on_endpoints = [&service] { service.OnEndpoints(); };
@@ -76,8 +78,7 @@ absl::Status ServeUntilStopped(const v1::Options& options, WorkerRuntime& runtim
                       if (draining) return absl::UnavailableError("draining");
                       if (!client.registered())
                         return absl::UnavailableError(client.WhyNotRegistered());
-                      return service.ready() ? absl::OkStatus()
-                                             : absl::UnavailableError("not wired to its peers");
+                      return service.Readiness();
                     });
   client.Start();
   announce.Attach(&client);

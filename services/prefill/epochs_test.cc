@@ -37,6 +37,7 @@ TEST(EpochsTest, ADeadStageEndsItsRequestsAndTheChainComesBack) {
     EXPECT_EQ(InstanceOf(status), "prefill-1");
   }
   ASSERT_TRUE(chain.WaitFor([&] { return !chain.service(0).ready(); }));
+  EXPECT_THAT(std::string(chain.service(0).Readiness().message()), testing::HasSubstr("prefill-1"));
   EXPECT_EQ(chain.Run(2, prompt, chain.decode().Grant(600)).code(), absl::StatusCode::kUnavailable);
   chain.ShareView();
   chain.StartStage(1);

@@ -259,7 +259,10 @@ int64_t PrefillService::Wake(int64_t now_us) {
 
 // Publishes what other threads read.
 void PrefillService::Publish() {
-  const bool ready = !draining_ && (chain_ == nullptr || chain_->up());
+  const absl::Status readiness = draining_           ? absl::UnavailableError("draining")
+                                 : chain_ == nullptr ? absl::OkStatus()
+                                                     : chain_->readiness();
+  const bool ready = readiness.ok();
   std::vector<uint64_t> linked;
   if (ready && chain_ != nullptr) linked = chain_->linked();
   bool relinked = false;
@@ -267,6 +270,7 @@ void PrefillService::Publish() {
     MutexLock lock(&mutex_);
     relinked = linked != linked_;
     linked_ = std::move(linked);
+    readiness_ = readiness;
   }
   if (ready_.exchange(ready) != ready || relinked || !std::exchange(health_said_, true)) {
     parts_.peers->OnReadyChanged();
@@ -320,6 +324,11 @@ void PrefillService::PublishPages(const PlannerLoad& planner) {
   } else {
     metrics.Set(Metric::kPromptsChunked, static_cast<double>(planner.prompts.size()));
   }
+}
+
+absl::Status PrefillService::Readiness() const {
+  MutexLock lock(&mutex_);
+  return readiness_;
 }
 
 std::vector<uint64_t> PrefillService::linked() const {

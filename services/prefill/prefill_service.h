@@ -105,6 +105,7 @@ class PrefillService {
   void OnEndpoints();
   // Takes requests: on stage 0, the chain is wired.
   bool ready() const { return ready_; }
+  absl::Status Readiness() const;  // UNAVAILABLE with the reason while it does not.
   // While it is ready, and speaks for several processes: the incarnations that its epoch links.
   std::vector<uint64_t> linked() const;
   v1::WorkerLoad load() const;
@@ -175,6 +176,7 @@ class PrefillService {
   // What the loop has been told of and has not taken yet.
   std::optional<std::vector<worker::PeerWorker>> next_members_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> linked_ ABSL_GUARDED_BY(mutex_);
+  absl::Status readiness_ ABSL_GUARDED_BY(mutex_) = absl::UnavailableError("it is starting");
   bool health_said_ = false;  // Loop thread.
   bool stopped_ = false;
 };

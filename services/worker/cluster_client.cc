@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/grpc_status.h"
 
 namespace baton::worker {
 namespace {
@@ -256,7 +257,8 @@ void ClusterClient::Perform(const SendHeartbeat& action) {
   request.set_router_incarnation(action.router_incarnation);
   request.set_view_version(action.view_version);
   for (const uint64_t incarnation : status.linked) request.add_linked(incarnation);
-  request.set_ready(status.ready);
+  request.set_ready(status.readiness.ok());
+  request.set_why_not_ready(rpc::Shortened(status.readiness.message()));
   *request.mutable_load() = status.load;
   request.set_draining(status.draining);
   request.set_leaving(action.leaving);

@@ -48,7 +48,7 @@ struct ClusterClientOptions {
   DataPlane* data_plane = nullptr;  // Not owned; outlives the client.
 
   struct Status {
-    bool ready = false;
+    absl::Status readiness;  // OK: takes requests.
     v1::WorkerLoad load;
     bool draining = false;         // It takes nothing new and will leave.
     std::vector<uint64_t> linked;  // HeartbeatRequest.linked.

@@ -93,6 +93,7 @@ class FakeRouter final : public v1::Cluster::Service {
     }
     had_ = request->view_version();
     ready_ = request->ready();
+    why_not_ready_ = request->why_not_ready();
     linked_ = {request->linked().begin(), request->linked().end()};
     if (takes_prompts_) {
       for (const auto& prompt : request->taken_prompts()) {
@@ -216,6 +217,10 @@ class FakeRouter final : public v1::Cluster::Service {
     MutexLock lock(&mutex_);
     return ready_;
   }
+  std::string why_not_ready() {
+    MutexLock lock(&mutex_);
+    return why_not_ready_;
+  }
 
  private:
   template <typename Predicate>
@@ -234,6 +239,7 @@ class FakeRouter final : public v1::Cluster::Service {
   int heartbeats_ = 0;
   bool known_ = false;
   bool ready_ = false;
+  std::string why_not_ready_;
   uint64_t had_ = 0;
   int lookups_ = 0;
   std::vector<uint64_t> linked_;
@@ -275,7 +281,8 @@ class ClusterClientTest : public testing::Test {
     options.heartbeat_interval_ms = interval_ms_;
     options.data_plane = &plane_;
     options.status = [this] {
-      ClusterClientOptions::Status status{.ready = ready_, .load = {}};
+      ClusterClientOptions::Status status;
+      if (!ready_) status.readiness = absl::UnavailableError("its links are down");
       status.linked = {2, 3};
       return status;
     };

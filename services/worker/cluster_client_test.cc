@@ -152,6 +152,7 @@ TEST_F(ClusterClientTest, AChangedStatusIsReportedAtOnce) {
   ready_ = false;
   client_->ReportSoon();
   EXPECT_TRUE(router_->AwaitReady(false));
+  EXPECT_EQ(router_->why_not_ready(), "its links are down");
 }
 
 TEST_F(ClusterClientTest, ARefusalForGoodEndsTheClient) {

@@ -100,7 +100,7 @@ class ChainShell {
   void Stop();
   // Any thread, while the loop runs a Stop: waits, for a while, until gRPC has let go of the links.
   void EndCalls();
-  bool up() const { return planner_.up() && !planner_.draining(); }
+  absl::Status readiness() const { return planner_.readiness(); }
   bool draining() const { return planner_.draining(); }
   // The incarnations in the epoch that was begun last; none if this process is alone in it.
   const std::vector<uint64_t>& linked() const { return linked_; }

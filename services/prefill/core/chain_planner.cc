@@ -80,6 +80,12 @@ void ChainPlanner::State::On(const ChainDown& event, int64_t /*now_us*/) {
   pool.reset();
 }
 
+absl::Status ChainPlanner::State::Readiness() const {
+  if (up) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("the ", limits.name, " is down: ", down_reason.message()));
+}
+
 absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const {
   if (requests.count(event.attempt_id) != 0) {
     Covered<"planner: an attempt comes twice">();
@@ -88,8 +94,7 @@ absl::Status ChainPlanner::State::CheckStart(const StartRequested& event) const 
   }
   if (!up) {
     Covered<"planner: a prompt comes while the chain is down">();
-    return absl::UnavailableError(
-        absl::StrCat("the ", limits.name, " is down: ", down_reason.message()));
+    return Readiness();
   }
   if (event.prompt_tokens < 1 || event.prompt_tokens > limits.max_context_tokens) {
     return InvalidField(
@@ -360,7 +365,7 @@ int64_t ChainPlanner::NextDeadlineUs() const {
   return std::min({due_us, state_->drain_deadline_us, state_->deadlines.begin()->first});
 }
 
-bool ChainPlanner::up() const { return state_->up; }
+absl::Status ChainPlanner::readiness() const { return state_->Readiness(); }
 
 int ChainPlanner::max_plan_tokens() const {
   const PlannerLimits& limits = state_->limits;

@@ -336,8 +336,9 @@ class ChainPlanner {
   void Handle(const PlannerEvent& event, int64_t now_us, std::vector<PlannerAction>& actions);
   int64_t NextDeadlineUs() const;
 
-  bool up() const;
-  int max_plan_tokens() const;  // No plan is larger.
+  bool up() const { return readiness().ok(); }
+  absl::Status readiness() const;  // UNAVAILABLE with the reason while the chain is down.
+  int max_plan_tokens() const;     // No plan is larger.
   // Number of the last plan of this epoch that the stage is done with; 0: none, or no such stage.
   uint64_t plans_done(int stage) const;
   PlannerLoad load() const;

@@ -206,6 +206,7 @@ struct ChainPlanner::State {
   void CheckPlace(int stage, int rank) const;
   void TakePromptTokens(const PromptTokens& told);
   Request RequestOf(const StartRequested& event) const;
+  absl::Status Readiness() const;
   absl::Status CheckStart(const StartRequested& event) const;
   void Fail(uint64_t attempt_id, absl::Status status);
   void ExpireDeadlines(int64_t now_us);

@@ -102,7 +102,7 @@ void Membership::Relist(const GridName& grid) {
 
 absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t listed_version, bool ready,
                                    const WorkerLoad& load, int64_t now_us,
-                                   std::vector<uint64_t> linked) {
+                                   std::vector<uint64_t> linked, std::string why_not_ready) {
   const auto found = workers_.find(instance.id);
   if (found == workers_.end()) {
     Covered<"membership: a heartbeat of an unknown worker">();
@@ -121,6 +121,7 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t listed_
   if (worker.ready != ready || worker.linked != linked) worker.changed_us = now_us;
   worker.load = load;
   worker.listed_version = listed_version;
+  worker.why_not_ready = std::move(why_not_ready);
   if (worker.ready != ready || worker.linked != linked || worker.suspect) {
     worker.suspect = false;
     worker.linked = std::move(linked);

@@ -36,6 +36,7 @@ struct Worker {
   int64_t changed_us = 0;        // When it joined, or was seen to change who can be paired with it.
   uint64_t listed_version = 0;   // ListVersion of the newest list that it has had.
   std::vector<uint64_t> linked;  // HeartbeatRequest.linked, in order.
+  std::string why_not_ready;     // In its own words; may be empty.
   int64_t lease_until_us = 0;
   bool displaced = false;  // Lost to workers that it does not fit.
   bool excused = false;    // Since its last heartbeat: ExcuseSilence has prolonged its lease.
@@ -101,9 +102,10 @@ class Membership {
   absl::Status Register(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
 
   // NOT_FOUND for an unknown instance or another incarnation. `listed_version`: of the newest
-  // members that the worker has had; `linked`: see HeartbeatRequest.
+  // members that the worker has had; `linked`, `why_not_ready`: see HeartbeatRequest.
   absl::Status Heartbeat(const InstanceRef& instance, uint64_t listed_version, bool ready,
-                         const WorkerLoad& load, int64_t now_us, std::vector<uint64_t> linked = {});
+                         const WorkerLoad& load, int64_t now_us, std::vector<uint64_t> linked = {},
+                         std::string why_not_ready = {});
 
   // The worker is to drain: in no ready pair from now on. NOT_FOUND for an unknown instance.
   absl::Status Drain(const std::string& instance_id);

@@ -59,6 +59,9 @@ TEST_F(MembershipTest, PairsNeedEveryStageReadyAndLinked) {
 
   ASSERT_EQ(Join(s1), absl::OkStatus());
   EXPECT_EQ(members_.WhatIsMissing(), "c0-1 is not ready");
+  ASSERT_EQ(members_.Heartbeat(s1.instance, 0, false, {}, now_us_, {}, "its KV cache is on fire"),
+            absl::OkStatus());
+  EXPECT_EQ(members_.WhatIsMissing(), "c0-1 is not ready: its KV cache is on fire");
   ASSERT_EQ(Beat(s1), absl::OkStatus());
   // What stage 0 said last, it said of a chain without this stage 1.
   EXPECT_THAT(members_.ReadyPairs(), IsEmpty());

@@ -51,7 +51,10 @@ int64_t Membership::PairExpectedUntilUs(int64_t now_us) const {
 
 std::string Membership::WhyNotReady(const Worker& worker) const {
   if (worker.draining) return worker.info.instance.id + " is draining";
-  if (!worker.ready) return worker.info.instance.id + " is not ready";
+  if (!worker.ready) {
+    return absl::StrCat(worker.info.instance.id, " is not ready",
+                        worker.why_not_ready.empty() ? "" : ": ", worker.why_not_ready);
+  }
   if (worker.suspect) return worker.info.instance.id + " does not answer";
   if (worker.probation_until_us != 0) {
     return absl::StrCat(worker.info.instance.id, " has failed ", worker.failures,

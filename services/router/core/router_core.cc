@@ -65,7 +65,7 @@ void RouterCore::State::On(const HeartbeatReceived& event) {
   // A former router's versions mean nothing here, small as their numbers are.
   reply.status = event.router_incarnation == limits.incarnation
                      ? membership.Heartbeat(event.instance, event.view_version, event.ready,
-                                            event.load, now_us, event.linked)
+                                            event.load, now_us, event.linked, event.why_not_ready)
                      : absl::NotFoundError(absl::StrCat(
                            event.instance.id, " registered with another router: register again"));
   if (reply.status.ok()) {

@@ -79,6 +79,7 @@ struct HeartbeatReceived {
   bool draining = false;         // It takes nothing new.
   bool leaving = false;          // Its last one: it is gone with this event.
   std::vector<uint64_t> linked;  // HeartbeatRequest.linked.
+  std::string why_not_ready;
   // PrefixKeys of prompts that other routers gave its chain.
   std::vector<std::vector<uint64_t>> taken_prompts;
 };

@@ -174,6 +174,7 @@ grpc::ServerUnaryReactor* ClusterService::Heartbeat(grpc::CallbackServerContext*
   heartbeat.view_version = request->view_version();
   heartbeat.ready = request->ready();
   heartbeat.load = *load;
+  heartbeat.why_not_ready = rpc::Shortened(request->why_not_ready());
   heartbeat.draining = request->draining();
   heartbeat.leaving = request->leaving();
   heartbeat.linked.assign(request->linked().begin(), request->linked().end());
