@@ -36,6 +36,9 @@ UNIT_TEST_COPTS = [
 
 def cc_unit_test(name, srcs, deps = [], size = "small", data = [], **kwargs):
     """A GoogleTest binary with gtest's main and the sanitizers' suppression files at hand."""
+    if size == "small":
+        # Bazel allows a minute. Beside busy neighbours libtorch's threads take five times as long as alone.
+        kwargs.setdefault("timeout", "moderate")
     native.cc_test(
         name = name,
         srcs = srcs,
