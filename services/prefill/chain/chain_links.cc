@@ -11,6 +11,8 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/stop_signal.h"
+#include "proto/baton/v1/decode_ranks.grpc.pb.h"
+#include "proto/baton/v1/prefill.grpc.pb.h"
 #include "services/links/core/group_rendezvous.h"
 #include "services/links/messages.h"
 #include "services/prefill/chain/chain_shell.h"
@@ -77,10 +79,10 @@ void ChainShell::Perform(const links::OpenLinks& action) {
   }
 }
 
-std::shared_ptr<links::LinkCall> ChainShell::OpenLink(const worker::PeerWorker& worker,
-                                                      int member) {
+std::shared_ptr<ChainShell::LinkCall> ChainShell::OpenLink(const worker::PeerWorker& worker,
+                                                           int member) {
   const uint64_t epoch = wiring_.epoch();
-  links::LinkCall::Callbacks callbacks;
+  LinkCall::Callbacks callbacks;
   callbacks.on_response = [this, loop = options_.loop, member,
                            epoch](const v1::LinkResponse& response) {
     return loop->Post([this, member, epoch, response] { OnResponse(member, epoch, response); });
@@ -95,14 +97,23 @@ std::shared_ptr<links::LinkCall> ChainShell::OpenLink(const worker::PeerWorker& 
       LOG(kInfo) << "the link to member " << member << " of the chain has ended";
     }
   };
-  const rpc::PeerRole role =
-      worker.role == Role::kPrefill ? rpc::PeerRole::kPrefill : rpc::PeerRole::kDecode;
-  return links::LinkCall::Open(
-      worker.role,
-      channels_.Open(worker.grpc_address, {.max_receive_bytes = -1,
-                                           .security = options_.security,
-                                           .peers = {{role, worker.instance.id}}}),
-      link_calls_, std::move(callbacks));
+  const bool prefill = worker.role == Role::kPrefill;
+  const rpc::PeerRole role = prefill ? rpc::PeerRole::kPrefill : rpc::PeerRole::kDecode;
+  const auto channel = channels_.Open(worker.grpc_address, {.max_receive_bytes = -1,
+                                                            .security = options_.security,
+                                                            .peers = {{role, worker.instance.id}}});
+  LinkCall::Start start;
+  const auto link_by = [&start](auto stub) {
+    start = [stub](grpc::ClientContext* context, LinkCall::Reactor* reactor) {
+      stub->async()->Link(context, reactor);
+    };
+  };
+  if (prefill) {
+    link_by(std::make_shared<v1::Prefill::Stub>(channel));
+  } else {
+    link_by(std::make_shared<v1::DecodeRanks::Stub>(channel));
+  }
+  return LinkCall::Open(std::move(start), link_calls_, std::move(callbacks));
 }
 
 void ChainShell::Perform(const links::FormOwnGroup& action) {

@@ -18,13 +18,13 @@
 #include "common/engine/sampling/compiling_requests.h"
 #include "common/rpc/call_tracker.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/client_stream.h"
 #include "common/rpc/cluster_security.h"
 #include "common/telemetry/metrics.h"
 #include "common/tracing/tracer.h"
 #include "proto/baton/v1/prefill.pb.h"
 #include "services/links/core/wiring.h"
 #include "services/links/group_joiner.h"
-#include "services/links/link_call.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/chain/profile_keeper.h"
 #include "services/prefill/core/chain_planner.h"
@@ -170,7 +170,8 @@ class ChainShell {
   void Perform(const links::ReportChainDown& action);
   void Perform(const links::PassReport& action);
   void Perform(const links::TellOwnStage& action);
-  std::shared_ptr<links::LinkCall> OpenLink(const worker::PeerWorker& worker, int member);
+  using LinkCall = rpc::ClientStream<v1::LinkRequest, v1::LinkResponse>;
+  std::shared_ptr<LinkCall> OpenLink(const worker::PeerWorker& worker, int member);
   std::string Name() const;
   absl::Status OnReady(int member, const v1::LinkReady& ready);
   absl::StatusOr<links::WiringEvent> EventOf(int member, uint64_t epoch,
@@ -198,9 +199,9 @@ class ChainShell {
       [this](const links::WiringEvent& event) { HandleWiring(event); }};
   rpc::ChannelKeeper channels_;  // For links; a link whose epoch fails at once still connects.
   rpc::CallTracker link_calls_;
-  std::vector<std::shared_ptr<links::LinkCall>> links_;  // In the epoch; member i at i - 1.
-  const v1::LinkResponse* arriving_ = nullptr;  // For the ReportHeard that is being handled.
-  std::map<uint64_t, Call> calls_;              // By attempt; not yet answered.
+  std::vector<std::shared_ptr<LinkCall>> links_;  // In the epoch; member i at i - 1.
+  const v1::LinkResponse* arriving_ = nullptr;    // For the ReportHeard that is being handled.
+  std::map<uint64_t, Call> calls_;                // By attempt; not yet answered.
   CompilingRequests<Asked> compiling_;
   std::string missing_costs_;               // As was said last.
   std::unique_ptr<ProfileKeeper> profile_;  // Null: --chunk-profile names none.

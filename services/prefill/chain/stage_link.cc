@@ -311,21 +311,20 @@ int64_t StageLink::TellCompiled(int64_t now_us) {
 
 void StageLink::Stop() { Fail(absl::UnavailableError("the stage is stopping")); }
 
-links::LinkStream* OpenLinkStream(StageLink* link, const std::shared_ptr<EventLoop>& loop) {
-  links::LinkStream::Callbacks callbacks;
-  callbacks.on_request = [link, loop](std::shared_ptr<links::LinkStream> stream,
-                                      v1::LinkRequest request) {
+LinkStream* OpenLinkStream(StageLink* link, const std::shared_ptr<EventLoop>& loop) {
+  LinkStream::Callbacks callbacks;
+  callbacks.on_request = [link, loop](std::shared_ptr<LinkStream> stream, v1::LinkRequest request) {
     return link != nullptr &&
            loop->Post([link, stream = std::move(stream), request = std::move(request)] {
              link->OnRequest(stream, request);
            });
   };
-  callbacks.on_end = [link, loop](const std::shared_ptr<links::LinkStream>& stream) {
+  callbacks.on_end = [link, loop](const std::shared_ptr<LinkStream>& stream) {
     const bool posted =
         link != nullptr && loop->PostCompletion([link, stream] { link->OnEnd(stream); });
     if (!posted) stream->Finish(absl::UnavailableError("the stage takes no links"));
   };
-  return links::LinkStream::Open(std::move(callbacks));
+  return LinkStream::Open(std::move(callbacks));
 }
 
 }  // namespace baton::prefill

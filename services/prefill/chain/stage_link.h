@@ -19,9 +19,10 @@
 #include "common/base/event_loop.h"
 #include "common/base/serial_events.h"
 #include "common/engine/sampling/constraints.h"
+#include "common/rpc/server_stream.h"
+#include "proto/baton/v1/prefill.pb.h"
 #include "services/links/core/link.h"
 #include "services/links/group_joiner.h"
-#include "services/links/link_stream.h"
 #include "services/prefill/chain/grant_messages.h"
 #include "services/prefill/chain/messages.h"
 #include "services/prefill/core/member_grants.h"
@@ -29,6 +30,8 @@
 #include "services/worker/peers.h"
 
 namespace baton::prefill {
+
+using LinkStream = rpc::ServerStream<v1::LinkRequest, v1::LinkResponse>;
 
 // Loop thread.
 class StageLink {
@@ -47,7 +50,7 @@ class StageLink {
   };
   explicit StageLink(const Options& options);
 
-  using Stream = std::shared_ptr<links::LinkStream>;
+  using Stream = std::shared_ptr<LinkStream>;
   void OnRequest(const Stream& stream, const v1::LinkRequest& request);
   void OnEnd(const Stream& stream);
 
@@ -113,7 +116,7 @@ absl::Status BeginEpoch(const links::Hello& hello, const MemberGrants* grants,
                         const worker::Peers& peers, StageShell& stage);
 
 // A stream that `link` hears on the loop; null: it takes none. For gRPC, which owns it.
-links::LinkStream* OpenLinkStream(StageLink* link, const std::shared_ptr<EventLoop>& loop);
+LinkStream* OpenLinkStream(StageLink* link, const std::shared_ptr<EventLoop>& loop);
 
 }  // namespace baton::prefill
 
