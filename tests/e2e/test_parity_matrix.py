@@ -5,6 +5,7 @@ every executor with every number of ranks; //common/engine:parity_matrix_test ha
 import itertools
 import json
 import pathlib
+import platform
 import shutil
 
 import numpy as np
@@ -60,14 +61,22 @@ def first_difference(tokens, others):
     return next((i for i, (mine, other) in enumerate(zip(tokens, others)) if mine != other), len(tokens))
 
 
-def check_but_for_ties(exact, prompt, tokens, hugging_faces):
+def rounding(executors):
+    """What rounding moves a logit by, of the largest. Without AVX-512 libtorch 1.13 multiplies by loops of its own,
+    which round more often (common/engine/testing/parity_fixtures.h)."""
+    features = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    loops = platform.machine() != "x86_64" or "avx512bw" not in features
+    return 0.07 if "torch" in executors and loops else LEAD
+
+
+def check_but_for_ties(exact, prompt, tokens, hugging_faces, lead):
     """Rounding may turn near ties: until then the tokens are Hugging Face's, and each is one that the float32 oracle's
     logits, after the tokens before it, have less than rounding's error below the best."""
     cache, begin, whole = {}, 0, list(prompt)
     turned = first_difference(tokens, hugging_faces)
     for step, token in enumerate(tokens):
         logits = exact.logits(whole[begin:], begin, cache)
-        error = LEAD * np.abs(logits).max()
+        error = lead * np.abs(logits).max()
         assert logits[token] > logits.max() - error, f"step {step}"
         if step == turned:
             assert abs(logits[token] - logits[hugging_faces[step]]) < error, f"step {step} is no near tie"
@@ -100,5 +109,5 @@ def test_tokens_are_hugging_faces(models, tmp_path, row, record_property):
             assert answer.tokens == RememberedOracle(model).greedy(case["prompt"], STEPS)
             continue
         theirs = case["greedy"] if dtype == "float32" else case["bfloat16"]["greedy"]
-        turned.append(check_but_for_ties(exact, case["prompt"], answer.tokens, theirs))
+        turned.append(check_but_for_ties(exact, case["prompt"], answer.tokens, theirs, rounding({prefill, decode})))
     record_property("equal_until_step", turned)
