@@ -222,6 +222,11 @@ absl::StatusOr<std::shared_ptr<const ClusterSecurity>> ClusterSecurity::Load(
   return made;
 }
 
+// Certificates are watched by gRPC.
+void ClusterSecurity::LookAtFiles() const {
+  if (token_ != nullptr) (void)token_->First();
+}
+
 std::shared_ptr<grpc::ServerCredentials> ClusterSecurity::ForServer() const {
   CallerCheck check{encrypts(), token_};
   if (!encrypts()) {

@@ -51,6 +51,9 @@ class ClusterSecurity {
 
   // For a channel to a peer. With certificates, the peer must prove to be one of `peers`.
   std::shared_ptr<grpc::ChannelCredentials> ForChannel(std::vector<PeerIdentity> peers) const;
+  // Calls do so themselves. For those that stand: a token's file that has changed is read, and the
+  // log says so, also while no other call is made.
+  void LookAtFiles() const;
   // What shows the token in every call of a channel; none if there is no token.
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> Interceptors()
       const;

@@ -24,12 +24,12 @@ using Security = std::shared_ptr<const ClusterSecurity>;
 // Counts what comes through.
 class Members final : public v1::Cluster::Service {
  public:
-  grpc::Status Register(grpc::ServerContext* context, const v1::RegisterRequest* request,
-                        v1::RegisterResponse*) override {
+  grpc::Status Find(grpc::ServerContext* context, const v1::FindRequest* request,
+                    v1::FindResponse*) override {
     ++calls;
     shows_token = context->client_metadata().contains("baton-cluster-token");
     const absl::Status caller =
-        CheckCaller(*context, {PeerRole::kPrefill, request->worker().instance().instance_id()});
+        CheckCaller(*context, {PeerRole::kPrefill, request->instance().instance_id()});
     return {static_cast<grpc::StatusCode>(caller.code()), std::string(caller.message())};
   }
   grpc::Status Drain(grpc::ServerContext*, const v1::DrainRequest*, v1::DrainResponse*) override {
@@ -91,16 +91,16 @@ class ClusterSecurityTest : public ::testing::Test {
     return v1::Cluster::NewStub(OpenChannel("127.0.0.1:" + std::to_string(running_.port),
                                             {.security = security, .peers = {{peer, ""}}}));
   }
-  static grpc::Status Register(v1::Cluster::Stub& stub, const std::string& instance = "p0") {
+  static grpc::Status Find(v1::Cluster::Stub& stub, const std::string& instance = "p0") {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    v1::RegisterRequest request;
-    request.mutable_worker()->mutable_instance()->set_instance_id(instance);
-    v1::RegisterResponse response;
-    return stub.Register(&context, request, &response);
+    v1::FindRequest request;
+    request.mutable_instance()->set_instance_id(instance);
+    v1::FindResponse response;
+    return stub.Find(&context, request, &response);
   }
-  grpc::Status Register(const Security& security, const std::string& instance = "p0") {
-    return Register(*Stub(security), instance);
+  grpc::Status Find(const Security& security, const std::string& instance = "p0") {
+    return Find(*Stub(security), instance);
   }
   grpc::Status Drain(const Security& security) {
     grpc::ClientContext context;
@@ -118,7 +118,7 @@ class ClusterSecurityTest : public ::testing::Test {
 
 TEST_F(ClusterSecurityTest, EachRoleCallsWhatIsIts) {
   Serve(Ours(PeerRole::kRouter));
-  const grpc::Status joined = Register(Ours(PeerRole::kPrefill));
+  const grpc::Status joined = Find(Ours(PeerRole::kPrefill));
   EXPECT_TRUE(joined.ok()) << joined.error_message();
   EXPECT_TRUE(Drain(Ours(PeerRole::kOperator)).ok());
   EXPECT_EQ(members_.calls, 2);
@@ -126,12 +126,12 @@ TEST_F(ClusterSecurityTest, EachRoleCallsWhatIsIts) {
   const grpc::Status drain = Drain(Ours(PeerRole::kPrefill));
   EXPECT_EQ(drain.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_THAT(drain.error_message(), HasSubstr("baton://operator"));
-  EXPECT_EQ(Register(Ours(PeerRole::kRouter)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(Find(Ours(PeerRole::kRouter)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(members_.calls, 2) << "a service heard of a call that it must not";
-  // It may register, but not as what it is not.
-  EXPECT_EQ(Register(Ours(PeerRole::kDecode)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_TRUE(Register(Ours(PeerRole::kPrefill, "p0"), "p0").ok());
-  EXPECT_EQ(Register(Ours(PeerRole::kPrefill, "p0"), "p1").error_code(),
+  // It may ask, but not as what it is not.
+  EXPECT_EQ(Find(Ours(PeerRole::kDecode)).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(Find(Ours(PeerRole::kPrefill, "p0"), "p0").ok());
+  EXPECT_EQ(Find(Ours(PeerRole::kPrefill, "p0"), "p1").error_code(),
             grpc::StatusCode::PERMISSION_DENIED);
 }
 
@@ -142,10 +142,10 @@ TEST_F(ClusterSecurityTest, StrangersGetNowhere) {
     return Load({own.certificate, own.key, authority, ""}, {PeerRole::kPrefill, ""});
   };
   const std::vector<std::string> prefill = {"baton://prefill"};
-  EXPECT_FALSE(Register(nullptr).ok()) << "no certificate";
-  EXPECT_FALSE(Register(outside(theirs_->Issue("p", prefill), ours_->certificate())).ok())
+  EXPECT_FALSE(Find(nullptr).ok()) << "no certificate";
+  EXPECT_FALSE(Find(outside(theirs_->Issue("p", prefill), ours_->certificate())).ok())
       << "another authority";
-  EXPECT_FALSE(Register(outside(ours_->Issue("p", prefill), theirs_->certificate())).ok())
+  EXPECT_FALSE(Find(outside(ours_->Issue("p", prefill), theirs_->certificate())).ok())
       << "trusts another authority";
   // Over between its start and its call.
   const auto file = ours_->Issue("brief", prefill);
@@ -154,7 +154,7 @@ TEST_F(ClusterSecurityTest, StrangersGetNowhere) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   bool refused = false;
   while (!refused && std::chrono::steady_clock::now() < until) {
-    refused = !Register(brief).ok();
+    refused = !Find(brief).ok();
   }
   EXPECT_TRUE(refused) << "over";
 }
@@ -162,7 +162,7 @@ TEST_F(ClusterSecurityTest, StrangersGetNowhere) {
 TEST_F(ClusterSecurityTest, WhoIsCalledMustBeWhoIsMeant) {
   Serve(Ours(PeerRole::kDecode, "d0"));
   const auto stub = Stub(Ours(PeerRole::kPrefill), PeerRole::kRouter);
-  const grpc::Status status = Register(*stub);
+  const grpc::Status status = Find(*stub);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(members_.calls, 0);
 }
@@ -173,11 +173,11 @@ TEST_F(ClusterSecurityTest, WithATokenAloneWhoeverHasItIsIn) {
   const auto with = [&](const std::string& token) {
     return Load({"", "", "", WriteToken("shown", token)}, {PeerRole::kPrefill, ""});
   };
-  EXPECT_TRUE(Register(with("first")).ok());
+  EXPECT_TRUE(Find(with("first")).ok());
   EXPECT_FALSE(members_.shows_token) << "services need not see it";
-  EXPECT_TRUE(Register(with("second")).ok());
-  EXPECT_EQ(Register(with("third")).error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  const grpc::Status none = Register(nullptr);
+  EXPECT_TRUE(Find(with("second")).ok());
+  EXPECT_EQ(Find(with("third")).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  const grpc::Status none = Find(nullptr);
   EXPECT_EQ(none.error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_THAT(none.error_message(), HasSubstr("--cluster-token-file"));
   EXPECT_EQ(members_.calls, 2);
@@ -186,16 +186,16 @@ TEST_F(ClusterSecurityTest, WithATokenAloneWhoeverHasItIsIn) {
 TEST_F(ClusterSecurityTest, ACertificateDoesNotStandInForTheToken) {
   token_ = WriteToken("token", "first\n");
   Serve(Ours(PeerRole::kRouter));
-  EXPECT_TRUE(Register(Ours(PeerRole::kPrefill)).ok());
+  EXPECT_TRUE(Find(Ours(PeerRole::kPrefill)).ok());
   token_.clear();
-  EXPECT_EQ(Register(Ours(PeerRole::kPrefill)).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Find(Ours(PeerRole::kPrefill)).error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(ClusterSecurityTest, NewCertificatesAreTakenWithoutARestart) {
   Serve(Ours(PeerRole::kRouter));
   const Security prefill = Ours(PeerRole::kPrefill);
   const auto old = Stub(prefill);
-  ASSERT_TRUE(Register(*old).ok());
+  ASSERT_TRUE(Find(*old).ok());
   // Another authority takes over: of both ends, one after the other.
   const std::string both = directory_ + "/both.crt";
   {
@@ -209,10 +209,10 @@ TEST_F(ClusterSecurityTest, NewCertificatesAreTakenWithoutARestart) {
                                directory_ + "/theirs/p.key", both, ""},
                               {PeerRole::kPrefill, ""});
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  grpc::Status status = Register(fresh);
-  while (!status.ok() && std::chrono::steady_clock::now() < until) status = Register(fresh);
+  grpc::Status status = Find(fresh);
+  while (!status.ok() && std::chrono::steady_clock::now() < until) status = Find(fresh);
   EXPECT_TRUE(status.ok()) << status.error_message();
-  EXPECT_TRUE(Register(*old).ok()) << "connections keep what they began with";
+  EXPECT_TRUE(Find(*old).ok()) << "connections keep what they began with";
 }
 
 TEST_F(ClusterSecurityTest, FilesThatCannotServeAreRefusedByOption) {

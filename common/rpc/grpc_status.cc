@@ -76,8 +76,8 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return FromMessage(wire);
 }
 
-absl::Status FromRouter(const grpc::Status& status) {
-  if (status.error_code() != grpc::StatusCode::UNIMPLEMENTED) return FromGrpc(status);
+absl::Status FromRouter(const absl::Status& status) {
+  if (!absl::IsUnimplemented(status)) return status;
   return absl::UnimplementedError(
       "no service baton.v1.Cluster there: --router-address takes the router's "
       "--cluster-port (30002 by default), not its --grpc-port for clients");

@@ -37,9 +37,9 @@ absl::Status FromMessage(const v1::RpcStatus& message);
 // The reverse of ToGrpc. Details that can't be parsed are ignored: they come from a peer.
 absl::Status FromGrpc(const grpc::Status& status);
 
-// As FromGrpc, for a router's answer to a worker or to `baton drain`. Who knows no baton.v1.Cluster
-// at all is a router's port for clients, as a rule: the message says so, and which port was meant.
-absl::Status FromRouter(const grpc::Status& status);
+// What a worker or `baton drain` makes of a router's answer. Who knows no baton.v1.Cluster at all
+// is a router's port for clients, as a rule: the message says so, and which port was meant.
+absl::Status FromRouter(const absl::Status& status);
 
 }  // namespace baton::rpc
 

@@ -21,9 +21,7 @@ struct Rule {
 
 // The arrows of docs/design.md.
 constexpr std::array<Rule, 12> kRules = {{
-    {"/baton.v1.Cluster/Register", {PeerRole::kPrefill, PeerRole::kDecode}},
-    {"/baton.v1.Cluster/Heartbeat", {PeerRole::kPrefill, PeerRole::kDecode}},
-    {"/baton.v1.Cluster/Watch", {PeerRole::kPrefill, PeerRole::kDecode}},
+    {"/baton.v1.Cluster/Lease", {PeerRole::kPrefill, PeerRole::kDecode}},
     {"/baton.v1.Cluster/Find", {PeerRole::kPrefill, PeerRole::kDecode}},
     {"/baton.v1.Cluster/Drain", {PeerRole::kOperator}},
     {"/baton.v1.Cluster/List", {PeerRole::kOperator}},

@@ -33,7 +33,7 @@ std::vector<PeerIdentity> ParseIdentities(const std::vector<std::string>& uris);
 // so is the instance where both name one.
 bool Covers(const std::vector<PeerIdentity>& proved, const PeerIdentity& claimed);
 
-// Which roles may call `method` ("/baton.v1.Cluster/Register"); empty: none. nullopt: the
+// Which roles may call `method` ("/baton.v1.Cluster/Lease"); empty: none. nullopt: the
 // service is none of Baton's (health, reflection), and every peer may.
 std::optional<std::vector<PeerRole>> CallersOf(std::string_view method);
 

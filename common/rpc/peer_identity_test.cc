@@ -39,7 +39,7 @@ TEST(PeerIdentityTest, CoversTheRoleAndTheNamedInstance) {
 }
 
 TEST(PeerIdentityTest, EveryMethodHasItsCallers) {
-  EXPECT_THAT(*CallersOf("/baton.v1.Cluster/Register"),
+  EXPECT_THAT(*CallersOf("/baton.v1.Cluster/Lease"),
               ElementsAre(PeerRole::kPrefill, PeerRole::kDecode));
   EXPECT_THAT(*CallersOf("/baton.v1.Cluster/Find"),
               ElementsAre(PeerRole::kPrefill, PeerRole::kDecode));

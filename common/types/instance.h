@@ -12,8 +12,8 @@ namespace baton {
 // speaks a range of them, and two of them the newest that both do; workers whose ranges don't meet
 // are refused at join. A new version first comes with both in the range, and the old one goes a
 // release later, so that a cluster can be upgraded process by process.
-inline constexpr uint32_t kOldestProtocolVersion = 11;
-inline constexpr uint32_t kProtocolVersion = 11;
+inline constexpr uint32_t kOldestProtocolVersion = 12;
+inline constexpr uint32_t kProtocolVersion = 12;
 static_assert(kOldestProtocolVersion <= kProtocolVersion);
 
 // One life of one process: a restart keeps `id` and draws a new `incarnation` (never 0).

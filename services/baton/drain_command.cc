@@ -34,7 +34,7 @@ absl::StatusOr<bool> IsListed(v1::Cluster::Stub& stub, const v1::InstanceRef& in
   grpc::ClientContext context;
   SetDeadline(context);
   v1::ListResponse response;
-  BATON_RETURN_IF_ERROR(rpc::FromRouter(stub.List(&context, {}, &response)));
+  BATON_RETURN_IF_ERROR(rpc::FromRouter(rpc::FromGrpc(stub.List(&context, {}, &response))));
   for (const v1::ListedWorker& listed : response.workers()) {
     const v1::InstanceRef& here = listed.worker().instance();
     if (here.instance_id() != instance.instance_id()) continue;
@@ -67,7 +67,8 @@ absl::Status Drain(const v1::Options& options) {
     v1::DrainRequest request;
     request.set_instance_id(options.instance_id());
     v1::DrainResponse response;
-    BATON_RETURN_IF_ERROR(rpc::FromRouter(stub->Drain(&context, request, &response)));
+    BATON_RETURN_IF_ERROR(
+        rpc::FromRouter(rpc::FromGrpc(stub->Drain(&context, request, &response))));
   }
   std::printf("%s drains, %d requests run there\n", options.instance_id().c_str(), running);
   std::fflush(stdout);

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/grpc_status.h"
+#include "services/router/testing/lease_client.h"
 #include "services/router/testing/router_service_fixture.h"
 #include "services/router/worker_convert.h"
 
@@ -32,25 +35,21 @@ class ClusterCallsTest : public RouterServiceTest {
     return rpc::FromGrpc(cluster_->Find(&context, request, &found_));
   }
   void Register(const WorkerInfo& worker) {
-    grpc::ClientContext context;
-    context.set_wait_for_ready(true);
     v1::RegisterRequest request;
     *request.mutable_worker() = ToProto(worker);
     v1::RegisterResponse response;
-    ASSERT_TRUE(cluster_->Register(&context, request, &response).ok());
+    ASSERT_TRUE(leases_[worker.instance].Register(*cluster_, request, &response).ok());
     router_incarnation_ = response.router_incarnation();
   }
-  absl::Status Beat(const InstanceRef& instance, uint64_t view_version,
-                    const std::vector<uint64_t>& linked = {}) {
-    grpc::ClientContext context;
+  absl::Status Beat(const InstanceRef& instance, const std::vector<uint64_t>& linked = {}) {
     v1::HeartbeatRequest request;
-    *request.mutable_instance() = rpc::ToProto(instance);
-    request.set_view_version(view_version);
-    request.set_router_incarnation(router_incarnation_);
     request.set_ready(true);
     request.mutable_linked()->Add(linked.begin(), linked.end());
+    return Beat(instance, request);
+  }
+  absl::Status Beat(const InstanceRef& instance, const v1::HeartbeatRequest& request) {
     beat_.Clear();
-    return rpc::FromGrpc(cluster_->Heartbeat(&context, request, &beat_));
+    return rpc::FromGrpc(leases_.at(instance).Beat(request, &beat_));
   }
   std::vector<std::string> Told() const {
     std::vector<std::string> names;
@@ -65,6 +64,7 @@ class ClusterCallsTest : public RouterServiceTest {
     return at == std::string::npos ? -1 : std::stoi(text.substr(text.find("} ", at) + 2));
   }
 
+  std::map<InstanceRef, LeaseClient> leases_;
   v1::FindResponse found_;
   v1::HeartbeatResponse beat_;
   uint64_t router_incarnation_ = 0;
@@ -106,14 +106,13 @@ TEST_F(ClusterCallsTest, NobodyIsFoundAfterTheEnd) {
 TEST_F(ClusterCallsTest, AHeartbeatBringsTheWorkersWhenTheyChanged) {
   Register(TestStage("c0", 0, 1));
   Register(TestDecodeRank(0));
-  ASSERT_EQ(Beat({"d0-0", 1}, 0), absl::OkStatus());
+  ASSERT_EQ(Beat({"d0-0", 1}), absl::OkStatus());
   EXPECT_THAT(Told(), ElementsAre("c0-0", "d0-0"));
-  const uint64_t alone = beat_.view_version();
   Register(TestDecodeRank(1));
   Register(TestDecode("d9"));
-  ASSERT_EQ(Beat({"d0-0", 1}, alone), absl::OkStatus());
+  ASSERT_EQ(Beat({"d0-0", 1}), absl::OkStatus());
   EXPECT_THAT(Told(), ElementsAre("c0-0", "d0-0", "d0-1", "d9"));
-  ASSERT_EQ(Beat({"d0-0", 1}, beat_.view_version()), absl::OkStatus());
+  ASSERT_EQ(Beat({"d0-0", 1}), absl::OkStatus());
   EXPECT_THAT(Told(), IsEmpty());
 }
 
@@ -122,35 +121,90 @@ TEST_F(ClusterCallsTest, AServiceServesOnceItLinksItsRanks) {
   rank1.instance.incarnation = 2;
   for (const WorkerInfo& worker : {TestStage("c0", 0, 1), TestDecodeRank(0), rank1}) {
     Register(worker);
-    ASSERT_EQ(Beat(worker.instance, 0), absl::OkStatus());
+    ASSERT_EQ(Beat(worker.instance), absl::OkStatus());
   }
-  ASSERT_EQ(Beat({"d0-0", 1}, 0, {2, 1}), absl::OkStatus());
+  ASSERT_EQ(Beat({"d0-0", 1}, {2, 1}), absl::OkStatus());
   while (ReadyPairs() != 1) continue;  // Published a moment later.
-  ASSERT_EQ(Beat({"d0-0", 1}, 0, {1}), absl::OkStatus());
+  ASSERT_EQ(Beat({"d0-0", 1}, {1}), absl::OkStatus());
   while (ReadyPairs() != 0) continue;
 }
 
 TEST_F(ClusterCallsTest, PromptsOfOtherRoutersAreBounded) {
-  Register(TestDecodeRank(0));
   const auto beat = [this](int prompts, int keys) {
-    grpc::ClientContext context;
+    Register(TestDecodeRank(0));  // A heartbeat that is refused ends the call.
     v1::HeartbeatRequest request;
-    *request.mutable_instance() = rpc::ToProto(InstanceRef{"d0-0", 1});
-    request.set_router_incarnation(router_incarnation_);
     for (int i = 0; i < prompts; ++i) {
       request.add_taken_prompts()->mutable_prefix_keys()->Resize(keys, 7);
     }
-    return FieldOf(rpc::FromGrpc(cluster_->Heartbeat(&context, request, &beat_)));
+    return FieldOf(Beat({"d0-0", 1}, request));
   };
   EXPECT_EQ(beat(16, 256), std::nullopt);
   EXPECT_EQ(beat(17, 256), "taken_prompts");
   EXPECT_EQ(beat(4097, 0), "taken_prompts");
 }
 
+TEST_F(ClusterCallsTest, ACallThatSaysSomethingOutOfTurnIsEnded) {
+  const auto end_of = [this](const std::vector<v1::LeaseRequest>& messages) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    const auto stream = cluster_->Lease(&context);
+    for (const v1::LeaseRequest& message : messages) stream->Write(message);
+    v1::LeaseResponse response;
+    while (stream->Read(&response)) continue;
+    return rpc::FromGrpc(stream->Finish());
+  };
+  v1::LeaseRequest registration;
+  *registration.mutable_registration()->mutable_worker() = ToProto(TestDecode("d0"));
+  v1::LeaseRequest heartbeat;
+  heartbeat.mutable_heartbeat()->set_ready(true);
+  const v1::LeaseRequest nothing;
+  const std::vector<std::vector<v1::LeaseRequest>> wrong = {
+      {nothing}, {heartbeat}, {registration, registration}, {registration, nothing}};
+  for (const auto& messages : wrong) {
+    const absl::Status end = end_of(messages);
+    EXPECT_TRUE(absl::IsInvalidArgument(end)) << end;
+  }
+}
+
+// So a worker has one message in the router's mailbox at most.
+TEST_F(ClusterCallsTest, AHeartbeatWaitsForTheLastOnesAnswer) {
+  grpc::ClientContext context;
+  context.set_wait_for_ready(true);
+  const auto stream = cluster_->Lease(&context);
+  v1::LeaseRequest message;
+  *message.mutable_registration()->mutable_worker() = ToProto(TestDecode("d0"));
+  stream->Write(message);
+  v1::LeaseResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  grpc::ClientContext drains;
+  v1::DrainRequest drain;
+  drain.set_instance_id("d0");
+  v1::DrainResponse drained;
+  ASSERT_TRUE(cluster_->Drain(&drains, drain, &drained).ok());
+  ASSERT_EQ(ArmFailpoints("router.ask_drain=delay:100"), absl::OkStatus());
+  message.mutable_heartbeat()->set_ready(true);
+  for (int i = 0; i < 2; ++i) stream->Write(message);
+  while (stream->Read(&response)) continue;
+  EXPECT_THAT(stream->Finish().error_message(), HasSubstr("before the last one was answered"));
+  EXPECT_EQ(ArmFailpoints(""), absl::OkStatus());
+}
+
+TEST_F(ClusterCallsTest, AWorkerIsHeldByOneCall) {
+  Register(TestDecode("d0"));
+  v1::RegisterRequest request;
+  *request.mutable_worker() = ToProto(TestDecode("d0"));
+  request.add_held_by(router_incarnation_);
+  LeaseClient other;
+  EXPECT_EQ(other.Register(*cluster_, request).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  request.clear_held_by();
+  EXPECT_TRUE(other.Register(*cluster_, request).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(Beat({"d0", 1})));
+}
+
 TEST_F(ClusterCallsTest, LinksAreBounded) {
   Register(TestDecodeRank(0));
-  EXPECT_EQ(Beat({"d0-0", 1}, 0, std::vector<uint64_t>(4096, 7)), absl::OkStatus());
-  EXPECT_EQ(FieldOf(Beat({"d0-0", 1}, 0, std::vector<uint64_t>(4097, 7))), "linked");
+  EXPECT_EQ(Beat({"d0-0", 1}, std::vector<uint64_t>(4096, 7)), absl::OkStatus());
+  EXPECT_EQ(FieldOf(Beat({"d0-0", 1}, std::vector<uint64_t>(4097, 7))), "linked");
 }
 
 }  // namespace

@@ -155,7 +155,7 @@ void RouterShell::Stop(int64_t grace_ms) {
   }
   // Also the aborts of the legs should leave before the channels are closed.
   legs_->WaitIdle(kAbortsLeaveMs);
-  if (!loop_.Post([this] { EndWatches(); })) {
+  if (!loop_.Post([this] { EndLeases(); })) {
     LOG(kDebug) << "the router's loop has stopped already";
   }
   loop_.Stop();
@@ -296,8 +296,8 @@ void RouterShell::Refresh(int64_t now_us) {
     LOG(kInfo) << (ready ? "ready" : "not ready: " + missing);
     on_readiness_(ready);
   }
-  if (channels_version_ != members.view_version()) {
-    channels_version_ = members.view_version();
+  if (channels_version_ != members.version()) {
+    channels_version_ = members.version();
     std::vector<InstanceRef> here;
     here.reserve(workers.size());
     for (const Worker& worker : workers) here.push_back(worker.info.instance);

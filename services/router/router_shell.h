@@ -88,22 +88,24 @@ class RouterShell : public Gateway {
   HttpServerObserver http_observer() { return metrics_->http_observer(); }
   bool alive() const override;
 
-  // The cluster; any thread. `done` is called once, on the loop's thread, or at once with
-  // UNAVAILABLE when the loop takes nothing more.
-  void Register(WorkerInfo worker, std::function<void(absl::Status)> done);
-  void Heartbeat(HeartbeatReceived heartbeat, std::function<void(ReplyHeartbeat)> done);
+  // The cluster; any thread. What a worker's lease call is told, on the loop's thread.
+  struct LeaseCalls {
+    std::function<void()> granted;
+    std::function<void(const AnswerHeartbeat&)> answer;  // To each heartbeat.
+    std::function<void()> ask;                           // For a heartbeat at once.
+    std::function<void(const absl::Status&)> end;        // The last.
+  };
+  // Never 0.
+  uint64_t NewLeaseCall() { return next_rpc_id_++; }
+  // All three: false when the loop takes nothing more, and the call is told nothing of it.
+  bool AskLease(LeaseAsked asked, LeaseCalls calls);
+  bool Heartbeat(HeartbeatReceived heartbeat);  // One at a time of each call.
+  bool BreakLease(uint64_t rpc_id);             // The worker's side is gone.
   // How far stage 0 of a chain is with prompts, of this router's and of others': attempt ids and
   // tokens.
   void NoteProgress(std::vector<std::pair<uint64_t, int>> prompts);
-  // Calls `notify` on the loop's thread whenever the worker should send a heartbeat at once, until
-  // `end`, the last call (on the loop's thread, or at once when the loop takes nothing more), or
-  // Unwatch. Returns the watch's number.
-  struct WatchCallbacks {
-    std::function<void()> notify;
-    std::function<void(absl::Status)> end;
-  };
-  uint64_t Watch(InstanceRef instance, WatchCallbacks callbacks);
-  void Unwatch(uint64_t rpc_id);  // The worker's side broke it.
+  // Both: `done` is called once, on the loop's thread, or at once with UNAVAILABLE when the loop
+  // takes nothing more.
   void Drain(const std::string& instance_id, std::function<void(absl::Status)> done);
   // The membership is null with an error, and not to be kept.
   void List(const std::function<void(absl::Status, const Membership*, int64_t now_us)>& done);
@@ -127,12 +129,12 @@ class RouterShell : public Gateway {
   void Begin(std::unique_ptr<Session> session);
   void Dispatch(Event event);
   void HandleOne(const Event& event);
-  void Perform(ReplyRegister& action);
+  void Perform(AnswerLease& action);
   void Perform(ReplyDrain& action) { Answer(action.rpc_id, action.status); }
   void Perform(ReplyAbort& action) { Answer(action.rpc_id, action.status); }
-  void Perform(ReplyHeartbeat& action);
-  void Perform(NotifyWatch& action);
-  void Perform(EndWatch& action);
+  void Perform(AnswerHeartbeat& action);
+  void Perform(AskHeartbeat& action);
+  void Perform(EndLease& action) { EndLeaseCall(action.rpc_id, action.status); }
   void HearLeg(Event event);
   void Perform(Reserve& action);
   void Perform(OpenStream& action);
@@ -144,7 +146,8 @@ class RouterShell : public Gateway {
   void Perform(DeliverToken& action);
   void Perform(FinishCall& action);
   void Answer(uint64_t rpc_id, const absl::Status& status);
-  void EndWatches();
+  void EndLeaseCall(uint64_t rpc_id, const absl::Status& status);
+  void EndLeases();
   static absl::Status Stopping();  // Why nothing more is taken.
   void DropCall(uint64_t call_id, const absl::Status& outcome, bool tell);
   void LogDecisions(const SessionRequest& request, const FinishCall& finish);
@@ -190,8 +193,7 @@ class RouterShell : public Gateway {
   std::unordered_map<uint64_t, std::unique_ptr<Session>> sessions_;  // By client.
   std::unordered_map<uint64_t, uint64_t> call_of_attempt_;
   std::unordered_map<uint64_t, std::function<void(absl::Status)>> status_calls_;
-  std::unordered_map<uint64_t, std::function<void(ReplyHeartbeat)>> heartbeat_calls_;
-  std::unordered_map<uint64_t, WatchCallbacks> watch_calls_;
+  std::unordered_map<uint64_t, LeaseCalls> lease_calls_;
   std::vector<Action> actions_;  // What the event that is handled leads to.
   SerialEvents<Event> events_{[this](const Event& event) { HandleOne(event); }};
   bool changed_ = true;  // Since the last Refresh.

@@ -14,25 +14,23 @@ absl::Status RouterShell::Stopping() {
       "router", "");
 }
 
-void RouterShell::Register(WorkerInfo worker, std::function<void(absl::Status)> done) {
-  const uint64_t rpc_id = next_rpc_id_++;
-  const bool posted = loop_.Post([this, rpc_id, worker = std::move(worker), done]() mutable {
-    status_calls_[rpc_id] = std::move(done);
-    Dispatch(RegisterRequested{rpc_id, std::move(worker)});
+bool RouterShell::AskLease(LeaseAsked asked, LeaseCalls calls) {
+  return loop_.Post([this, asked = std::move(asked), calls = std::move(calls)]() mutable {
+    lease_calls_[asked.rpc_id] = std::move(calls);
+    Dispatch(std::move(asked));
   });
-  if (!posted) done(Stopping());
 }
 
-void RouterShell::Heartbeat(HeartbeatReceived heartbeat, std::function<void(ReplyHeartbeat)> done) {
-  heartbeat.rpc_id = next_rpc_id_++;
-  const bool posted = loop_.Post([this, heartbeat = std::move(heartbeat), done]() mutable {
-    heartbeat_calls_[heartbeat.rpc_id] = std::move(done);
-    Dispatch(std::move(heartbeat));
+bool RouterShell::Heartbeat(HeartbeatReceived heartbeat) {
+  return loop_.PostCompletion(
+      [this, heartbeat = std::move(heartbeat)]() mutable { Dispatch(std::move(heartbeat)); });
+}
+
+bool RouterShell::BreakLease(uint64_t rpc_id) {
+  return loop_.PostCompletion([this, rpc_id] {
+    lease_calls_.erase(rpc_id);
+    Dispatch(LeaseBroken{rpc_id});
   });
-  if (posted) return;
-  ReplyHeartbeat refused;
-  refused.status = Stopping();
-  done(std::move(refused));
 }
 
 void RouterShell::NoteProgress(std::vector<std::pair<uint64_t, int>> prompts) {
@@ -43,28 +41,6 @@ void RouterShell::NoteProgress(std::vector<std::pair<uint64_t, int>> prompts) {
       if (session != nullptr) session->OnPromptProgress(computed_tokens);
     }
   });
-}
-
-uint64_t RouterShell::Watch(InstanceRef instance, WatchCallbacks callbacks) {
-  const uint64_t rpc_id = next_rpc_id_++;
-  const auto end = callbacks.end;
-  const bool posted = loop_.Post(
-      [this, rpc_id, instance = std::move(instance), callbacks = std::move(callbacks)]() mutable {
-        watch_calls_[rpc_id] = std::move(callbacks);
-        Dispatch(WatchOpened{rpc_id, std::move(instance)});
-      });
-  if (!posted) end(Stopping());
-  return rpc_id;
-}
-
-void RouterShell::Unwatch(uint64_t rpc_id) {
-  const bool posted = loop_.Post([this, rpc_id] {
-    watch_calls_.erase(rpc_id);
-    Dispatch(WatchBroken{rpc_id});
-  });
-  if (!posted) {
-    LOG(kDebug) << "a watch broke after the router's loop";
-  }
 }
 
 void RouterShell::Drain(const std::string& instance_id, std::function<void(absl::Status)> done) {
@@ -86,14 +62,18 @@ void RouterShell::List(const std::function<void(absl::Status, const Membership*,
 // ---- What the core answers ----
 
 // Who is refused for now asks twice a second.
-void RouterShell::Perform(ReplyRegister& action) {
+void RouterShell::Perform(AnswerLease& action) {
   const std::string& id = action.instance.id;
-  if (action.status.ok()) {
-    LOG(kInfo) << id << " has registered, at " << AddressOf(action.instance);
-  } else if (!action.repeated) {
-    LOG(kWarning) << id << " is refused: " << action.status.message();
+  if (!action.status.ok()) {
+    // One that asks at another address holds its lease.
+    if (!action.repeated && !absl::IsAlreadyExists(action.status)) {
+      LOG(kWarning) << id << " is refused: " << action.status.message();
+    }
+    return EndLeaseCall(action.rpc_id, action.status);
   }
-  Answer(action.rpc_id, action.status);
+  LOG(kInfo) << id << " has registered, at " << AddressOf(action.instance);
+  const auto call = lease_calls_.find(action.rpc_id);
+  if (call != lease_calls_.end()) call->second.granted();
 }
 
 void RouterShell::Answer(uint64_t rpc_id, const absl::Status& status) {
@@ -104,32 +84,24 @@ void RouterShell::Answer(uint64_t rpc_id, const absl::Status& status) {
   done(status);
 }
 
-void RouterShell::Perform(ReplyHeartbeat& action) {
-  const auto entry = heartbeat_calls_.find(action.rpc_id);
-  if (entry == heartbeat_calls_.end()) return;
-  const auto done = std::move(entry->second);
-  heartbeat_calls_.erase(entry);
-  done(std::move(action));
+void RouterShell::Perform(AnswerHeartbeat& action) {
+  const auto call = lease_calls_.find(action.rpc_id);
+  if (call != lease_calls_.end()) call->second.answer(action);
 }
 
-void RouterShell::Perform(NotifyWatch& action) {
-  const auto entry = watch_calls_.find(action.rpc_id);
-  if (entry == watch_calls_.end()) return;
-  if (const absl::Status lost = Failpoint("router.notice"); !lost.ok()) return;
-  entry->second.notify();
+void RouterShell::Perform(AskHeartbeat& action) {
+  const auto call = lease_calls_.find(action.rpc_id);
+  if (call != lease_calls_.end()) call->second.ask();
 }
 
-void RouterShell::Perform(EndWatch& action) {
-  const auto entry = watch_calls_.find(action.rpc_id);
-  if (entry == watch_calls_.end()) return;
-  const auto end = std::move(entry->second.end);
-  watch_calls_.erase(entry);
-  end(action.status);
+void RouterShell::EndLeaseCall(uint64_t rpc_id, const absl::Status& status) {
+  const auto call = lease_calls_.extract(rpc_id);
+  if (!call.empty()) call.mapped().end(status);
 }
 
 // The server's end would wait for them.
-void RouterShell::EndWatches() {
-  for (const auto& [rpc_id, callbacks] : std::exchange(watch_calls_, {})) callbacks.end(Stopping());
+void RouterShell::EndLeases() {
+  for (const auto& [rpc_id, calls] : std::exchange(lease_calls_, {})) calls.end(Stopping());
 }
 
 }  // namespace baton::router

@@ -111,13 +111,14 @@ void SimulatedCluster::Join(Router& router) {
       workers.push_back(DescribeDecode(shape_, decode, stage));
     }
   }
-  for (const router::WorkerInfo& worker : workers) {
-    Handle(router, router::RegisterRequested{0, worker});
+  // A worker's call has the same number at every router.
+  for (size_t i = 0; i < workers.size(); ++i) {
+    Handle(router, router::LeaseAsked{i + 1, workers[i], {}});
   }
-  for (const router::WorkerInfo& worker : workers) {
+  for (size_t i = 0; i < workers.size(); ++i) {
+    const router::WorkerInfo& worker = workers[i];
     router::HeartbeatReceived heartbeat;
-    heartbeat.instance = worker.instance;
-    heartbeat.router_incarnation = router.incarnation;
+    heartbeat.rpc_id = i + 1;
     const router::Membership& members = router.core.membership();
     const router::Worker* here = members.Find(worker.instance);
     if (here == nullptr) return;  // Refused: the run fails.
@@ -141,7 +142,6 @@ void SimulatedCluster::Beat(Speaker& speaker) {
                             speaker.pages - load.owned_pages, load.ending_pages};
   for (const auto& router : routers_) {
     router::HeartbeatReceived heartbeat = speaker.heartbeat;
-    heartbeat.router_incarnation = router->incarnation;
     worker::TakenPrompts::News news = speaker.taken.Untold(router->incarnation);
     heartbeat.taken_prompts = std::move(news.prompts);
     speaker.taken.Told(router->incarnation, news.last);
@@ -153,7 +153,7 @@ void SimulatedCluster::Beat(Speaker& speaker) {
                   (busy ? worker::kLoadGapUs : worker::MembershipTimes().heartbeat_us));
 }
 
-void SimulatedCluster::Perform(const router::ReplyRegister& action) { Fail(action.status); }
+void SimulatedCluster::Perform(const router::AnswerLease& action) { Fail(action.status); }
 
 // ---- Requests ----
 

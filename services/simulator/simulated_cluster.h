@@ -84,7 +84,7 @@ class SimulatedCluster {
   void HearTokens(const std::vector<prefill::DeliverToken>& tokens);
   template <typename Action>
   prefill::StartRequested StartOf(const Action& action) const;
-  void Perform(const router::ReplyRegister& action);
+  void Perform(const router::AnswerLease& action);
   void Perform(const router::Reserve& action);
   void Perform(const router::OpenStream& action);
   void Perform(const router::StartPrefill& action);

@@ -49,22 +49,14 @@ absl::StatusOr<PeerWorker> FromProto(const v1::WorkerInfo& info) {
   return peer;
 }
 
-HeartbeatAnswered Answer(uint64_t router, const absl::Status& status,
-                         const v1::HeartbeatResponse& response) {
-  HeartbeatAnswered answer{router, status, response.view_version(), {}};
-  answer.drain = status.ok() && response.drain();
-  answer.needed_requests = response.needed_requests();
-  answer.members.reserve(static_cast<size_t>(response.workers_size()));
-  for (const v1::WorkerInfo& worker : response.workers()) {
-    auto peer = FromProto(worker);
-    if (!peer.ok()) {
-      // A router that sends such members is broken, and waiting may help.
-      answer.status = absl::InternalError(peer.status().message());
-      break;
-    }
-    answer.members.push_back(*std::move(peer));
+absl::StatusOr<std::vector<PeerWorker>> FromProto(const v1::HeartbeatResponse& answer) {
+  std::vector<PeerWorker> members;
+  members.reserve(static_cast<size_t>(answer.workers_size()));
+  for (const v1::WorkerInfo& worker : answer.workers()) {
+    BATON_ASSIGN_OR_RETURN(PeerWorker member, FromProto(worker));
+    members.push_back(std::move(member));
   }
-  return answer;
+  return members;
 }
 
 MembershipOptions CoreOptions(const ClusterClientOptions& options) {
@@ -108,6 +100,7 @@ void ClusterClient::Start() {
 
 void ClusterClient::Stop() {
   loop_.Stop();
+  leases_.clear();  // A call that is held does not end.
   routers_.clear();
 }
 
@@ -193,14 +186,8 @@ void ClusterClient::HandleOne(const MembershipEvent& event) {
   if (std::exchange(refusing_, refusing) != refusing && options_.on_refused) {
     options_.on_refused(refusing);
   }
-  if (const auto* answer = std::get_if<RegisterAnswered>(&event)) Tell(*answer);
-  if (const auto* answer = std::get_if<HeartbeatAnswered>(&event)) {
-    if (absl::IsNotFound(answer->status)) {
-      LOG(kWarning) << "a router does not know this worker (any more); registering again";
-    } else if (!answer->status.ok()) {
-      TellFailure(answer->router, "heartbeat to ", answer->status);
-    }
-  }
+  if (const auto* granted = std::get_if<LeaseGranted>(&event)) Tell(*granted);
+  if (const auto* ended = std::get_if<LeaseEnded>(&event)) Tell(*ended);
   if (const auto* resolved = std::get_if<RouterNameResolved>(&event)) {
     if (!resolved->addresses.ok() && !StopRequested()) {
       LOG(kWarning) << "the router's name " << resolved->name
@@ -212,86 +199,135 @@ void ClusterClient::HandleOne(const MembershipEvent& event) {
   }
 }
 
-void ClusterClient::Tell(const RegisterAnswered& answer) {
-  const RouterMembership* router = core_.Find(answer.router);
-  if (router == nullptr) return;
-  if (router->state() == RouterMembership::State::kMember) {
-    LOG(kInfo) << "registered with the router at " << router->address();
-  } else if (answer.status.ok()) {
+void ClusterClient::Tell(const LeaseGranted& granted) {
+  const auto lease = leases_.find(granted.lease);
+  if (lease == leases_.end()) return;
+  lease->second.incarnation = granted.router_incarnation;
+  const RouterMembership* router = core_.Find(lease->second.router);
+  if (router != nullptr) LOG(kInfo) << "registered with the router at " << router->address();
+}
+
+// Calls that the core has closed itself are told of where that is done.
+void ClusterClient::Tell(const LeaseEnded& ended) {
+  const auto lease = leases_.extract(ended.lease);
+  if (lease.empty()) return;
+  const RouterMembership* router = core_.Find(lease.mapped().router);
+  if (router == nullptr || router->left()) return;
+  if (router->state() == RouterMembership::State::kAlias) {
     LOG(kDebug) << router->address() << " is another address of a router that is known";
-  } else if (!router->refusal().ok()) {
+  } else if (absl::IsNotFound(ended.status)) {
+    LOG(kWarning) << "a router does not know this worker (any more); registering again";
+  } else if (!router->refusal().ok() && router->failures() == 0) {
     // One that is asked again: its first word, and a reminder now and then.
     if (router->refusals() % kFailuresToTell != 1) return;
     LOG(kError) << "the router at " << router->address() << " refuses this worker"
                 << (router->refused_for_good() ? ": " : " for now and is asked again: ")
                 << router->refusal().message();
   } else {
-    TellFailure(answer.router, "registration at ", answer.status);
+    TellFailure(lease.mapped(), ended.status);
   }
 }
 
-void ClusterClient::TellFailure(uint64_t router, const char* what, const absl::Status& status) {
-  const RouterMembership* known = core_.Find(router);
+void ClusterClient::TellFailure(const Lease& lease, const absl::Status& status) {
+  const RouterMembership* known = core_.Find(lease.router);
+  const char* what = lease.incarnation != 0 ? "the lease at " : "registration at ";
   if (known == nullptr || StopRequested() || known->failures() % kFailuresToTell != 1) return;
   LOG(kWarning) << what << known->address() << " failed: " << DescribeStatus(status);
 }
 
-void ClusterClient::Perform(const SendRegister& action) {
+void ClusterClient::Perform(const OpenLease& action) {
   std::unique_ptr<RouterRpcs>& rpcs = routers_[action.router];
   if (rpcs == nullptr) rpcs = std::make_unique<RouterRpcs>(action.address, options_.security);
-  v1::RegisterRequest request;
-  *request.mutable_worker() = options_.self;
-  rpcs->Register(
-      std::move(request), action.timeout_us / 1000,
-      [this, router = action.router](const absl::Status& status,
-                                     const v1::RegisterResponse& response) {
-        Post(RegisterAnswered{router, status, response.router_incarnation(),
-                              std::max<int64_t>(0, response.heartbeat_interval_ms()) * 1000});
-      });
+  v1::LeaseRequest request;
+  *request.mutable_registration()->mutable_worker() = options_.self;
+  request.mutable_registration()->set_call_number(action.lease);
+  request.mutable_registration()->mutable_held_by()->Assign(action.held_by.begin(),
+                                                            action.held_by.end());
+  RouterRpcs::LeaseCall::Callbacks callbacks;
+  callbacks.on_response = [this, lease = action.lease](const v1::LeaseResponse& response) {
+    return loop_.Post([this, lease, response] { OnResponse(lease, response); });
+  };
+  callbacks.on_done = [this, lease = action.lease](const absl::Status& status) {
+    // A router's end of it is never OK.
+    Post(LeaseEnded{lease, status.ok() ? absl::UnavailableError("it ended the call") : status});
+  };
+  Lease& lease = leases_[action.lease];
+  lease.router = action.router;
+  lease.call = rpcs->OpenLease(std::move(callbacks));
+  lease.call->Write(std::move(request));
+}
+
+void ClusterClient::OnResponse(uint64_t lease, const v1::LeaseResponse& response) {
+  switch (response.said_case()) {
+    case v1::LeaseResponse::kRegistered: {
+      const v1::RegisterResponse& registered = response.registered();
+      const int64_t interval_ms = std::max<int64_t>(0, registered.heartbeat_interval_ms());
+      return events_.Raise(
+          LeaseGranted{lease, registered.router_incarnation(), interval_ms * 1000});
+    }
+    case v1::LeaseResponse::kHeartbeat:
+      return OnAnswer(lease, response.heartbeat());
+    default:
+      return events_.Raise(HeartbeatWanted{lease});
+  }
+}
+
+void ClusterClient::OnAnswer(uint64_t lease, const v1::HeartbeatResponse& answer) {
+  const auto found = leases_.find(lease);
+  if (found == leases_.end()) return;  // Closed meanwhile.
+  const Lease& beat = found->second;
+  // Taken by the router, and the call breaks before its answer is here.
+  absl::Status broken = Failpoint(beat.draining ? "worker.drain_heartbeat" : "worker.heartbeat");
+  // A router that sends such members is broken, and waiting may help.
+  absl::StatusOr<std::vector<PeerWorker>> members = FromProto(answer);
+  if (!members.ok()) broken = absl::InternalError(members.status().message());
+  if (!broken.ok()) {
+    beat.call->Cancel();
+    return events_.Raise(LeaseEnded{lease, broken});
+  }
+  if (!answer.tell_prompts_again()) taken_.Told(beat.incarnation, beat.last_prompt);
+  HeartbeatAnswered answered{lease, *std::move(members), beat.draining};
+  answered.drain = answer.drain();
+  answered.needed_requests = answer.needed_requests();
+  const bool busy = beat.busy;
+  events_.Raise(std::move(answered));
+  if (busy && shared_) PostNews(LoadChanged{});  // It changes while work is done.
 }
 
 void ClusterClient::Perform(const SendHeartbeat& action) {
+  Lease& lease = leases_.at(action.lease);
   const ClusterClientOptions::Status status = options_.status();
-  v1::HeartbeatRequest request;
-  *request.mutable_instance() = options_.self.instance();
-  request.set_router_incarnation(action.router_incarnation);
-  request.set_view_version(action.view_version);
+  if (action.leaving) {
+    const absl::Status unsent = Failpoint("worker.leave");
+    if (!unsent.ok()) {
+      lease.call->Cancel();
+      return Post(LeaseEnded{action.lease, unsent});
+    }
+  }
+  v1::LeaseRequest message;
+  v1::HeartbeatRequest& request = *message.mutable_heartbeat();
   for (const uint64_t incarnation : status.linked) request.add_linked(incarnation);
   request.set_ready(status.readiness.ok());
   request.set_why_not_ready(rpc::Shortened(status.readiness.message()));
   *request.mutable_load() = status.load;
   request.set_draining(status.draining);
   request.set_leaving(action.leaving);
-  if (action.leaving) {
-    const absl::Status unsent = Failpoint("worker.leave");
-    if (!unsent.ok()) return Post(Answer(action.router, unsent, {}));
-  }
   const TakenPrompts::News news = taken_.Untold(action.router_incarnation);
   for (const TakenPrompts::Keys& keys : news.prompts) {
     request.add_taken_prompts()->mutable_prefix_keys()->Assign(keys.begin(), keys.end());
   }
-  const bool busy = status.load.running_requests() + status.load.queued_requests() > 0;
-  const auto on_answer = [this, router = action.router, draining = status.draining, busy,
-                          incarnation = action.router_incarnation, last = news.last](
-                             absl::Status outcome, const v1::HeartbeatResponse& response) {
-    // Taken by the router, and its answer is lost.
-    const absl::Status lost = Failpoint(draining ? "worker.drain_heartbeat" : "worker.heartbeat");
-    if (!lost.ok()) outcome = lost;
-    if (outcome.ok() && !response.tell_prompts_again()) taken_.Told(incarnation, last);
-    HeartbeatAnswered answer = Answer(router, outcome, response);
-    answer.draining = draining;
-    Post(std::move(answer));
-    if (busy && shared_) PostNews(LoadChanged{});  // It changes while work is done.
-  };
-  routers_.at(action.router)->Heartbeat(std::move(request), action.timeout_us / 1000, on_answer);
+  lease.draining = status.draining;
+  lease.busy = status.load.running_requests() + status.load.queued_requests() > 0;
+  lease.last_prompt = news.last;
+  if (options_.security != nullptr) options_.security->LookAtFiles();
+  lease.call->Write(std::move(message));
 }
 
-void ClusterClient::Perform(const OpenWatch& action) {
-  routers_.at(action.router)
-      ->Watch(
-          options_.self.instance(),
-          [this, router = action.router] { PostNews(WatchNoticed{router}); },
-          [this, router = action.router] { Post(WatchEnded{router}); });
+void ClusterClient::Perform(const CloseLease& action) {
+  const auto lease = leases_.extract(action.lease);
+  if (lease.empty()) return;
+  TellFailure(lease.mapped(), absl::DeadlineExceededError("the router did not answer in time"));
+  lease.mapped().call->Cancel();
 }
 
 void ClusterClient::Perform(const ForgetRouter& action) {

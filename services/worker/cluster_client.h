@@ -90,13 +90,13 @@ class ClusterClient {
   ~ClusterClient() { Stop(); }
 
   void Start();
-  // Ends the thread and the RPC under way. Leaves the endpoints to the data plane's owner.
+  // Ends the thread and the calls to routers. Leaves the endpoints to the data plane's owner.
   // Idempotent; any thread but the client's.
   void Stop();
 
   // Any thread:
 
-  // Held by a router that has answered the last RPC.
+  // Held by a router.
   bool registered() const { return registered_; }
   // Why not, and for how long, for people; empty if it is.
   std::string WhyNotRegistered() const;
@@ -132,14 +132,27 @@ class ClusterClient {
   void Post(MembershipEvent event) const;
   void PostNews(MembershipEvent event) const;
 
+  struct Lease {
+    uint64_t router = 0;
+    uint64_t incarnation = 0;  // The router's; 0: it has not answered yet.
+    std::shared_ptr<RouterRpcs::LeaseCall> call;
+    // The heartbeat that is not answered yet:
+    bool draining = false;
+    bool busy = false;
+    uint64_t last_prompt = 0;  // TakenPrompts::News.
+  };
+
   // Loop thread.
   void HandleOne(const MembershipEvent& event);
-  void Tell(const RegisterAnswered& answer);
-  void TellFailure(uint64_t router, const char* what, const absl::Status& status);
+  void Tell(const LeaseGranted& granted);
+  void Tell(const LeaseEnded& ended);
+  void TellFailure(const Lease& lease, const absl::Status& status);
+  void OnResponse(uint64_t lease, const v1::LeaseResponse& response);
+  void OnAnswer(uint64_t lease, const v1::HeartbeatResponse& answer);
   void Perform(const ResolveRouterName& action) { resolver_.Resolve(action.name); }
-  void Perform(const SendRegister& action);
+  void Perform(const OpenLease& action);
   void Perform(const SendHeartbeat& action);
-  void Perform(const OpenWatch& action);
+  void Perform(const CloseLease& action);
   void Perform(const ForgetRouter& action);
   void Perform(const LookUpPeer& action);
   void Perform(const ConnectPeers& action);
@@ -158,6 +171,7 @@ class ClusterClient {
   mutable SerialEvents<MembershipEvent> events_{
       [this](const MembershipEvent& event) { HandleOne(event); }};
   std::map<uint64_t, std::unique_ptr<RouterRpcs>> routers_;
+  std::map<uint64_t, Lease> leases_;   // By the core's number; loop thread.
   std::set<InstanceRef> unreachable_;  // Logged already.
   int refusing_ = 0;                   // Routers; told already.
   std::atomic<bool> registered_{false};

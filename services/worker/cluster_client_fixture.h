@@ -13,6 +13,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/sync.h"
@@ -72,40 +74,30 @@ class FakeRouter final : public v1::Cluster::Service {
   }
   ~FakeRouter() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
-  grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
-                        v1::RegisterResponse* response) override {
-    MutexLock lock(&mutex_);
-    if (!refusal_.ok()) return refusal_;
-    ++registrations_;
-    known_ = true;
-    had_ = 0;
-    response->set_heartbeat_interval_ms(interval_ms_);
-    response->set_router_incarnation(incarnation_);
-    return grpc::Status::OK;
-  }
-  grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest* request,
-                         v1::HeartbeatResponse* response) override {
-    MutexLock lock(&mutex_);
-    if (!known_) return {grpc::StatusCode::NOT_FOUND, "who?"};
-    ++heartbeats_;
-    if (request->router_incarnation() != incarnation_) {
-      return {grpc::StatusCode::NOT_FOUND, "another router's"};
+  using LeaseStream = grpc::ServerReaderWriter<v1::LeaseResponse, v1::LeaseRequest>;
+  grpc::Status Lease(grpc::ServerContext* context, LeaseStream* stream) override {
+    v1::LeaseRequest request;
+    v1::LeaseResponse response;
+    if (!stream->Read(&request)) return grpc::Status::CANCELLED;
+    {
+      MutexLock lock(&mutex_);
+      if (!refusal_.ok()) return refusal_;
+      ++registrations_;
+      known_ = true;
+      had_ = told_ = 0;
+      response.mutable_registered()->set_heartbeat_interval_ms(interval_ms_);
+      response.mutable_registered()->set_router_incarnation(incarnation_);
     }
-    had_ = request->view_version();
-    ready_ = request->ready();
-    why_not_ready_ = request->why_not_ready();
-    linked_ = {request->linked().begin(), request->linked().end()};
-    if (takes_prompts_) {
-      for (const auto& prompt : request->taken_prompts()) {
-        taken_.emplace_back(prompt.prefix_keys().begin(), prompt.prefix_keys().end());
-      }
+    stream->Write(response);
+    bool over = false;
+    std::thread asker([&] { Ask(*context, *stream, over); });
+    const grpc::Status end = Hear(*stream);
+    {
+      MutexLock lock(&mutex_);
+      over = true;
     }
-    response->set_tell_prompts_again(!takes_prompts_);
-    response->set_view_version(version_);
-    if (had_ != version_) {
-      for (const auto& worker : view_) *response->add_workers() = worker;
-    }
-    return grpc::Status::OK;
+    asker.join();
+    return end;
   }
   grpc::Status Find(grpc::ServerContext*, const v1::FindRequest* request,
                     v1::FindResponse* response) override {
@@ -120,40 +112,19 @@ class FakeRouter final : public v1::Cluster::Service {
     return {grpc::StatusCode::NOT_FOUND, "who?"};
   }
 
-  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
-                     grpc::ServerWriter<v1::WatchNotice>* writer) override {
-    int end_at = 0;
-    uint64_t told = 0;
-    {
-      MutexLock lock(
-          &mutex_);  // Its end wakes who waits for the watch; a wait's beginning does not.
-      ++watches_;
-      end_at = watch_ends_;
-      told = version_;
-    }
-    MutexLock lock(&mutex_);
-    // Cancellation has no event here, so it is looked for now and then.
-    while (watch_ends_ == end_at && !context->IsCancelled()) {
-      const auto news = [&] { return watch_ends_ != end_at || version_ != told; };
-      if (!mutex_.AwaitFor(std::chrono::milliseconds(10), news) || version_ == told) continue;
-      told = version_;
-      writer->Write({});
-    }
-    return {grpc::StatusCode::UNAVAILABLE, "the watch breaks"};
-  }
-
   int port() const { return port_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   void SetInterval(int64_t interval_ms) {
     MutexLock lock(&mutex_);
     interval_ms_ = interval_ms;
   }
-  void BreakWatches() {
+  void BreakLeases() {
     MutexLock lock(&mutex_);
-    ++watch_ends_;
+    ++lease_ends_;
   }
-  bool AwaitWatches(int count) {
-    return Await([this, count] { return watches_ >= count; });
+  // Calls that have brought a heartbeat.
+  bool AwaitLeases(int count) {
+    return Await([this, count] { return leases_ >= count; });
   }
   // Of the worker's chain or decode service.
   void SetView(uint64_t version, std::vector<v1::WorkerInfo> view) {
@@ -229,18 +200,71 @@ class FakeRouter final : public v1::Cluster::Service {
     return mutex_.AwaitFor(kPatience, predicate);
   }
 
+  // Answers heartbeats until the call is over.
+  grpc::Status Hear(LeaseStream& stream) {
+    uint64_t life = 0;
+    v1::LeaseRequest request;
+    while (stream.Read(&request)) {
+      v1::LeaseResponse response;
+      {
+        MutexLock lock(&mutex_);
+        ++heartbeats_;
+        if (life == 0) ++leases_;
+        if (!known_ || (life != 0 && life != incarnation_)) {
+          return {grpc::StatusCode::NOT_FOUND, "who?"};
+        }
+        life = incarnation_;
+        Answer(request.heartbeat(), *response.mutable_heartbeat());
+      }
+      MutexLock lock(&write_mutex_);
+      stream.Write(response);
+    }
+    return {grpc::StatusCode::UNAVAILABLE, "the call breaks"};
+  }
+  void Answer(const v1::HeartbeatRequest& beat, v1::HeartbeatResponse& answer) {
+    had_ = told_;  // It is through with the answer before.
+    ready_ = beat.ready();
+    why_not_ready_ = beat.why_not_ready();
+    linked_ = {beat.linked().begin(), beat.linked().end()};
+    if (takes_prompts_) {
+      for (const auto& prompt : beat.taken_prompts()) {
+        taken_.emplace_back(prompt.prefix_keys().begin(), prompt.prefix_keys().end());
+      }
+    }
+    answer.set_tell_prompts_again(!takes_prompts_);
+    if (std::exchange(told_, version_) == version_) return;
+    for (const auto& worker : view_) *answer.add_workers() = worker;
+  }
+  // Asks for a heartbeat whenever there is another list; breaks the call when it is told to.
+  void Ask(grpc::ServerContext& context, LeaseStream& stream, const bool& over) {
+    MutexLock lock(&mutex_);
+    const int end_at = lease_ends_;
+    uint64_t asked = version_;
+    while (!over && lease_ends_ == end_at) {
+      const auto news = [&] { return lease_ends_ != end_at || version_ != asked; };
+      // The end of a call is no event here, so it is looked for now and then.
+      if (!mutex_.AwaitFor(std::chrono::milliseconds(10), news) || version_ == asked) continue;
+      asked = version_;
+      MutexLock write_lock(&write_mutex_);
+      stream.Write({});
+    }
+    if (!over) context.TryCancel();
+  }
+
   Mutex mutex_;
+  Mutex write_mutex_;  // Taken after the other, if both are.
   uint64_t incarnation_;
   grpc::Status refusal_;
   int64_t interval_ms_ = 10;
-  int watches_ = 0;
-  int watch_ends_ = 0;
+  int leases_ = 0;
+  int lease_ends_ = 0;
   int registrations_ = 0;
   int heartbeats_ = 0;
   bool known_ = false;
   bool ready_ = false;
   std::string why_not_ready_;
-  uint64_t had_ = 0;
+  uint64_t told_ = 0;  // Versions: of the list that the call has told last,
+  uint64_t had_ = 0;   // and that the worker is known to have had.
   int lookups_ = 0;
   std::vector<uint64_t> linked_;
   bool takes_prompts_ = true;

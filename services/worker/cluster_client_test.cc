@@ -65,10 +65,10 @@ TEST_F(ClusterClientTest, ALostEndpointIsOpenedAnewWhenItIsWanted) {
   EXPECT_NE(renewed, lost);
 }
 
-TEST_F(ClusterClientTest, ANoticeBringsTheMembersAtOnce) {
+TEST_F(ClusterClientTest, ARouterThatAsksForAHeartbeatTellsOfTheMembersAtOnce) {
   NoIntervals();
   Begin(kStage);
-  ASSERT_TRUE(router_->AwaitWatches(1));
+  ASSERT_TRUE(router_->AwaitLeases(1));
   for (uint64_t version = 3; version < 6; ++version) {
     router_->SetView(version, {kStage, Worker("a-1", version, v1::ROLE_PREFILL, "a")});
     std::optional<PeerId> peer;
@@ -125,30 +125,22 @@ TEST_F(ClusterClientTest, ARankHearsOfTheOthersOfItsDecodeService) {
   EXPECT_EQ(members_[0][0].tensor_rank, (TensorRank{1, 2}));
 }
 
-TEST_F(ClusterClientTest, ABrokenWatchBringsAHeartbeat) {
-  NoIntervals();
+TEST_F(ClusterClientTest, ABrokenCallIsOpenedAnew) {
   router_->SetView(2, {kDecode, kStage});
   Begin(kDecode);
-  ASSERT_TRUE(router_->AwaitWatches(1));
-  router_->BreakWatches();
-  EXPECT_TRUE(router_->AwaitHeartbeats(1));
-}
-
-TEST_F(ClusterClientTest, ABrokenWatchIsOpenedAnew) {
-  router_->SetView(2, {kDecode, kStage});
-  Begin(kDecode);
-  for (int watch = 1; watch < 4; ++watch) {
-    ASSERT_TRUE(router_->AwaitWatches(watch));
-    router_->BreakWatches();
+  for (int call = 1; call < 4; ++call) {
+    ASSERT_TRUE(router_->AwaitLeases(call));
+    router_->BreakLeases();
   }
-  EXPECT_TRUE(router_->AwaitWatches(4));
+  EXPECT_TRUE(router_->AwaitLeases(4));
+  EXPECT_TRUE(router_->AwaitRegistrations(4));
 }
 
 TEST_F(ClusterClientTest, AChangedStatusIsReportedAtOnce) {
   NoIntervals();
   router_->SetView(2, {kDecode, kStage});
   Begin(kDecode);
-  ASSERT_TRUE(router_->AwaitWatches(1));
+  ASSERT_TRUE(router_->AwaitLeases(1));
   ready_ = false;
   client_->ReportSoon();
   EXPECT_TRUE(router_->AwaitReady(false));

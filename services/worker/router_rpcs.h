@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "common/rpc/call_tracker.h"
+#include "common/rpc/client_stream.h"
 #include "common/rpc/cluster_security.h"
 #include "proto/baton/v1/cluster.grpc.pb.h"
 
@@ -24,20 +25,13 @@ class RouterRpcs {
   RouterRpcs(const RouterRpcs&) = delete;
   RouterRpcs& operator=(const RouterRpcs&) = delete;
 
-  // All callbacks run on gRPC's threads and must not block; each RPC ends with exactly one `done`.
-  void Register(v1::RegisterRequest request, int64_t timeout_ms,
-                std::function<void(const absl::Status&, const v1::RegisterResponse&)> done);
-  void Heartbeat(v1::HeartbeatRequest request, int64_t timeout_ms,
-                 std::function<void(const absl::Status&, const v1::HeartbeatResponse&)> done);
+  // All callbacks run on gRPC's threads and must not block; each RPC ends once.
+  using LeaseCall = rpc::ClientStream<v1::LeaseRequest, v1::LeaseResponse>;
+  std::shared_ptr<LeaseCall> OpenLease(LeaseCall::Callbacks callbacks);
   void Find(v1::FindRequest request, int64_t timeout_ms,
             std::function<void(const absl::Status&, const v1::FindResponse&)> done);
-  // The router says by it that a heartbeat is wanted at once.
-  void Watch(const v1::InstanceRef& self, std::function<void()> on_notice,
-             std::function<void()> done);
 
  private:
-  class WatchCall;
-
   const std::unique_ptr<v1::Cluster::Stub> stub_;
   rpc::CallTracker tracker_;
 };

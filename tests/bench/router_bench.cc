@@ -62,7 +62,7 @@ class Cluster {
       worker.max_context_tokens = 32'768;
       worker.max_running_requests = 64;
       workers_.push_back(worker);
-      Handle(RegisterRequested{1, worker});
+      Handle(LeaseAsked{workers_.size(), worker, {}});
     }
     for (int round = 0; round < 2; ++round) {
       for (size_t i = 0; i < workers_.size(); ++i) Beat(i);
@@ -97,10 +97,7 @@ class Cluster {
   // The time to handle a heartbeat whose load differs from the last one's.
   double Beat(size_t worker) {
     HeartbeatReceived beat;
-    beat.instance = workers_[worker].instance;
-    beat.router_incarnation = kIncarnation;
-    const Membership& members = core_.membership();
-    beat.view_version = members.ListVersion(*members.Find(beat.instance));
+    beat.rpc_id = worker + 1;
     beat.ready = true;
     beat.load.running_requests = static_cast<int>(random_.Below(8));
     beat.load.queued_tokens = static_cast<int64_t>(random_.Below(4000));

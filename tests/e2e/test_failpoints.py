@@ -19,7 +19,7 @@ PROMPT = [random.Random(5).randrange(256) for _ in range(150)]
 # What a client may be told; anything else would be a mistake of ours shown to a user.
 CLEAR = {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.DEADLINE_EXCEEDED}
 
-ROUTER = ["router.reserve", "router.start", "router.token", "router.notice"]
+ROUTER = ["router.reserve", "router.start", "router.token"]
 PREFILL = ["prefill.start", "prefill.plan", "prefill.compute", "prefill.activations_send", "prefill.kv_export",
            "prefill.kv_send", "prefill.commit_send", "prefill.link", "prefill.mailbox"]
 DECODE = ["decode.reserve", "decode.kv_header", "decode.kv_placed", "decode.commit", "decode.step", "decode.emit",

@@ -1,5 +1,6 @@
 """Who is a member: workers that are restarted, that do not fit, or that come in the wrong order."""
 
+import queue
 import signal
 import threading
 
@@ -129,7 +130,6 @@ class Unreachable(threading.Thread):
         self.target = cluster.cluster_target
         self.over = threading.Event()
         self.beats = 0
-        self.view = 0
         like_it = listing(cluster)[0]["decode-0"].worker
         self.worker = type(like_it)()
         self.worker.CopyFrom(like_it)
@@ -140,13 +140,17 @@ class Unreachable(threading.Thread):
 
     def run(self):
         with membership(self.target) as router:
-            registered = router.Register(stubs.cluster.RegisterRequest(worker=self.worker))
-            while not self.over.wait(0.2):
-                reply = router.Heartbeat(stubs.cluster.HeartbeatRequest(
-                    instance=self.worker.instance, router_incarnation=registered.router_incarnation,
-                    view_version=self.view, ready=True))
-                self.view = reply.view_version
-                self.beats += 1
+            said = queue.SimpleQueue()
+            said.put(stubs.cluster.LeaseRequest(registration=stubs.cluster.RegisterRequest(worker=self.worker)))
+            for answer in router.Lease(iter(said.get, None)):
+                if not answer.WhichOneof("said"):
+                    continue  # Wants a heartbeat sooner.
+                self.beats += answer.HasField("heartbeat")
+                beat = stubs.cluster.LeaseRequest(heartbeat=stubs.cluster.HeartbeatRequest(ready=True))
+                if self.over.wait(0.2):
+                    said.put(None)
+                    return
+                said.put(beat)
 
 
 def test_a_peer_that_nobody_can_connect_to_keeps_no_later_joiner_from_serving(cluster):

@@ -74,7 +74,8 @@ def posed_as(worker, role, instance):
     info.CopyFrom(worker)
     info.instance.instance_id, info.instance.incarnation = instance, 77
     info.role, info.data_address = role, b"nowhere"
-    return stubs.cluster.RegisterRequest(worker=info).SerializeToString()
+    registration = stubs.cluster.RegisterRequest(worker=info)
+    return stubs.cluster.LeaseRequest(registration=registration).SerializeToString()
 
 
 # ---- Mutual TLS ----
@@ -124,13 +125,13 @@ def test_a_role_may_do_what_is_its_and_no_more(secured, ours):
     assert not any(worker.data_address for worker in workers.values()), "addresses with their secrets are for workers"
     stage, decode = workers["prefill-0-0"], workers["decode-0"]
     router, nobody = secured.cluster_target, {"authority": ours.certificate, "pair": ours.issue("nobody")}
-    register, start = "/baton.v1.Cluster/Register", "/baton.v1.Prefill/Start"
+    lease, start = "/baton.v1.Cluster/Lease", "/baton.v1.Prefill/Start"
     cases = [
         (router, "/baton.v1.Cluster/Drain", b"", nobody), (router, "/baton.v1.Cluster/Drain", b"", who("prefill")),
-        (router, "/baton.v1.Cluster/List", b"", who("decode")), (router, register, b"", who("operator")),
-        (router, register, posed_as(decode, stubs.cluster.ROLE_DECODE, "x"), who("prefill")),
-        (router, register, posed_as(stage, stubs.cluster.ROLE_PREFILL, "x"), who("decode")),
-        (router, register, posed_as(decode, stubs.cluster.ROLE_DECODE, "x"), who("decode", "y")),
+        (router, "/baton.v1.Cluster/List", b"", who("decode")), (router, lease, b"", who("operator")),
+        (router, lease, posed_as(decode, stubs.cluster.ROLE_DECODE, "x"), who("prefill")),
+        (router, lease, posed_as(stage, stubs.cluster.ROLE_PREFILL, "x"), who("decode")),
+        (router, lease, posed_as(decode, stubs.cluster.ROLE_DECODE, "x"), who("decode", "y")),
         (stage.grpc_address, start, b"", who("decode")), (stage.grpc_address, start, b"", who("operator")),
         (stage.grpc_address, "/baton.v1.Worker/Announce", b"", who("prefill")),
         (decode.grpc_address, "/baton.v1.Decode/Reserve", b"", who("prefill")),
@@ -139,12 +140,9 @@ def test_a_role_may_do_what_is_its_and_no_more(secured, ours):
     for target, method, request, caller_of in cases:
         code = outcome(target, method, request, **caller_of)
         assert code == grpc.StatusCode.PERMISSION_DENIED, (method, caller_of["pair"][0], code)
-    # A heartbeat in another's name, whose incarnation the caller knows.
-    beat = stubs.cluster.HeartbeatRequest(instance=decode.instance, leaving=True).SerializeToString()
-    incarnation = next(w.worker.instance.incarnation for w in listed(router, **who("operator"))
-                       if w.worker.instance.instance_id == "decode-0")
-    assert incarnation == decode.instance.incarnation
-    assert outcome(router, "/baton.v1.Cluster/Heartbeat", beat, **who("decode", "other")) in REFUSED
+    # In the name of a worker that lives, whose incarnation the caller knows.
+    theirs = stubs.cluster.LeaseRequest(registration=stubs.cluster.RegisterRequest(worker=decode)).SerializeToString()
+    assert outcome(router, lease, theirs, **who("decode", "other")) in REFUSED
     assert set(workers) == {w.worker.instance.instance_id for w in listed(router, **who("operator"))}
 
 
@@ -190,7 +188,7 @@ def test_a_token_keeps_out_who_has_it_not(tiny_model, tmp_path):
         assert serves(cluster)
         workers = listed(cluster.cluster_target, token="sesame")
         calls = [(cluster.cluster_target, f"/baton.v1.Cluster/{name}")
-                 for name in ("Register", "Heartbeat", "Watch", "Drain", "List")]
+                 for name in ("Lease", "Find", "Drain", "List")]
         for worker in workers:
             service = "Decode/Abort" if worker.worker.role == stubs.cluster.ROLE_DECODE else "Prefill/Abort"
             calls += [(worker.worker.grpc_address, f"/baton.v1.{service}"),

@@ -26,6 +26,8 @@ constexpr Excuse kExcuses[] = {
     {"lease: KV is late for the deadline",
      "the core's own timer nearly always ends it first; lease_table_test"},
     {"link: an epoch never begins", "ten seconds without a connection; link_test"},
+    {"decode: no stream comes",
+     "a router is lost, or stands still, between an answer and its stream; ticket_book_test"},
     {"router: what is refused has nowhere to go",
      "a refusal that comes long after its pair came apart; overload_test"},
     {"membership: a lost worker is forgotten for another",

@@ -15,6 +15,9 @@ namespace {
 
 using Info = router::WorkerInfo;
 
+// After all that a worker has made: its own call is not what an intruder is refused for.
+constexpr uint64_t kOfIntruderCalls = ~uint64_t{0};
+
 struct Malformed {
   const char* field;  // That the refusal names; "": a protocol that the router does not speak.
   void (*spoil)(Info&);
@@ -177,7 +180,7 @@ bool RouterProcess::HasPlaces() const {
 }
 
 void RouterProcess::ExpectMisfit(const Info& intruder, const std::string& words) {
-  Handle(router::RegisterRequested{kOfIntruder, intruder});
+  Handle(router::LeaseAsked{kOfIntruder, intruder, {}, kOfIntruderCalls});
   if (absl::IsFailedPrecondition(intruder_told_) &&
       absl::StrContains(intruder_told_.message(), words)) {
     return;
@@ -240,7 +243,7 @@ void RouterProcess::LetATwinAsk(const std::vector<router::Worker>& here) {
 void RouterProcess::LetIntrudersAsk(const router::WorkerInfo& like) {
   if (topology_.stranger) return;  // Their applications would count with its own.
   const auto ask = [this](const Info& intruder) {
-    Handle(router::RegisterRequested{kOfIntruder, intruder});
+    Handle(router::LeaseAsked{kOfIntruder, intruder, {}, kOfIntruderCalls});
     return intruder_told_;
   };
   const Malformed& malformed = kMalformed[Draw(world_, kMalformed)];

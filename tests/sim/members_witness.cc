@@ -64,64 +64,102 @@ std::vector<MembersWitness::Lost> MembersWitness::Take(const router::Event& even
                                                        const std::vector<router::Action>& actions,
                                                        const router::Membership& membership) {
   std::vector<Lost> lost;
-  noticed_.clear();
+  asks_due_.clear();
+  ends_due_.clear();
   relisted_.clear();
-  if (const auto* asks = std::get_if<router::RegisterRequested>(&event)) {
-    const auto* reply = FindAction<router::ReplyRegister>(actions);
-    if (reply == nullptr || reply->rpc_id != asks->rpc_id) {
-      Complain("a registration has no answer");
-    } else if (asks->rpc_id != kOfIntruder) {
-      Hear(*asks, *reply, membership, lost);
-    } else {
-      HearIntruder(asks->worker.instance, membership);
-    }
+  if (const auto* asks = std::get_if<router::LeaseAsked>(&event)) {
+    HearAsk(*asks, actions, membership, lost);
   } else if (const auto* beat = std::get_if<router::HeartbeatReceived>(&event)) {
-    const auto* reply = FindAction<router::ReplyHeartbeat>(actions);
-    if (reply == nullptr || reply->rpc_id != beat->rpc_id) {
-      Complain("a heartbeat has no answer");
-    } else {
-      Hear(*beat, lost);
-      CheckReply(*beat, *reply, membership);
-    }
-    const auto found = members_.find(beat->instance.id);
-    if (beat->leaving && Find(beat->instance) != nullptr) {
-      Remember(found->second.info);
-      Lose(found, /*left=*/true, lost);
-    }
-  } else if (const auto* opened = std::get_if<router::WatchOpened>(&event)) {
-    Hear(*opened);
-  } else if (const auto* broken = std::get_if<router::WatchBroken>(&event)) {
-    const auto watch = watches_.find(broken->rpc_id);
-    if (watch != watches_.end()) {
-      const InstanceRef instance = watch->second;
-      watches_.erase(watch);
-      Suspect(instance);
-    }
+    HearHeartbeat(*beat, actions, lost);
+  } else if (const auto* broken = std::get_if<router::LeaseBroken>(&event)) {
+    const std::optional<InstanceRef> instance = WorkerOf(broken->rpc_id);
+    calls_.erase(broken->rpc_id);
+    if (instance.has_value()) Suspect(*instance);
   } else if (const auto* drain = std::get_if<router::DrainRequested>(&event)) {
-    const auto found = members_.find(drain->instance_id);
-    const auto* reply = FindAction<router::ReplyDrain>(actions);
-    if (reply == nullptr || reply->status.ok() != (found != members_.end())) {
-      Complain("a drain is refused, or one of nobody is not");
-    }
-    if (found != members_.end()) {
-      Member& member = found->second;
-      member.drain_asked = true;
-      if (!std::exchange(member.draining, true)) member.changed_us = world_.now_us();
-      for (const auto& [rpc, instance] : watches_) {
-        if (instance.id == drain->instance_id) noticed_.insert(rpc);
-      }
-      pairs_valid_ = false;
-    }
+    HearDrain(*drain, actions);
   } else if (std::holds_alternative<router::Tick>(event)) {
     HearTick(lost);
   }
   return lost;
 }
 
-void MembersWitness::Hear(const router::RegisterRequested& event,
-                          const router::ReplyRegister& reply, const router::Membership& membership,
-                          std::vector<Lost>& lost) {
-  if (reply.instance != event.worker.instance) Complain("a registration's answer is another's");
+std::optional<InstanceRef> MembersWitness::WorkerOf(uint64_t rpc_id) const {
+  const auto call = calls_.find(rpc_id);
+  if (call == calls_.end()) return std::nullopt;
+  return call->second.worker;
+}
+
+void MembersWitness::HearAsk(const router::LeaseAsked& event,
+                             const std::vector<router::Action>& actions,
+                             const router::Membership& membership, std::vector<Lost>& lost) {
+  const auto* answer = FindAction<router::AnswerLease>(actions);
+  const InstanceRef& instance = event.worker.instance;
+  if (answer == nullptr || answer->rpc_id != event.rpc_id || answer->instance != instance) {
+    return Complain("who asks for a lease has no answer, or another's");
+  }
+  if (event.rpc_id == kOfIntruder) return HearIntruder(instance, membership);
+  const bool says_so =
+      std::count(event.held_by.begin(), event.held_by.end(), limits_.incarnation) > 0;
+  const bool held = std::any_of(calls_.begin(), calls_.end(), [&](const auto& call) {
+    return call.second.worker == instance && (says_so || event.call_number <= call.second.number);
+  });
+  if (held) {
+    if (!absl::IsAlreadyExists(answer->status)) Complain("a worker is held by two calls");
+    return;
+  }
+  Hear(event, *answer, membership, lost);
+  if (!answer->status.ok()) return;
+  EndCallOf(instance);  // The later one holds.
+  calls_[event.rpc_id] = {instance, event.call_number};
+}
+
+void MembersWitness::HearHeartbeat(const router::HeartbeatReceived& event,
+                                   const std::vector<router::Action>& actions,
+                                   std::vector<Lost>& lost) {
+  const auto* answer = FindAction<router::AnswerHeartbeat>(actions);
+  const std::optional<InstanceRef> sender = WorkerOf(event.rpc_id);
+  if (!sender.has_value()) {
+    if (answer != nullptr) Complain("a heartbeat on a call that is over is answered");
+    return;
+  }
+  if (answer == nullptr || answer->rpc_id != event.rpc_id) {
+    return Complain("a heartbeat has no answer");
+  }
+  Hear(event, *sender);
+  CheckAnswer(*answer, *sender);
+  if (!event.leaving) return;
+  const auto found = members_.find(sender->id);
+  Remember(found->second.info);
+  Lose(found, /*left=*/true, lost);
+}
+
+void MembersWitness::HearDrain(const router::DrainRequested& event,
+                               const std::vector<router::Action>& actions) {
+  const auto found = members_.find(event.instance_id);
+  const auto* reply = FindAction<router::ReplyDrain>(actions);
+  if (reply == nullptr || reply->status.ok() != (found != members_.end())) {
+    Complain("a drain is refused, or one of nobody is not");
+  }
+  if (found == members_.end()) return;
+  Member& member = found->second;
+  member.drain_asked = true;
+  if (!std::exchange(member.draining, true)) member.changed_us = world_.now_us();
+  for (const auto& [rpc, call] : calls_) {
+    if (call.worker == member.info.instance) asks_due_.insert(rpc);
+  }
+  pairs_valid_ = false;
+}
+
+void MembersWitness::EndCallOf(const InstanceRef& instance) {
+  std::erase_if(calls_, [&](const auto& call) {
+    if (call.second.worker != instance) return false;
+    ends_due_.insert(call.first);
+    return true;
+  });
+}
+
+void MembersWitness::Hear(const router::LeaseAsked& event, const router::AnswerLease& reply,
+                          const router::Membership& membership, std::vector<Lost>& lost) {
   CheckRefusal(event, reply, membership);
   if (reply.status.ok() && TwinLives(event.worker.instance)) {
     Complain(event.worker.instance.id + " takes the place of another process that lives");
@@ -177,8 +215,7 @@ void MembersWitness::HearIntruder(const InstanceRef& instance,
   if (IsApplicant(instance, membership)) intruders_[instance] = world_.now_us();
 }
 
-void MembersWitness::CheckRefusal(const router::RegisterRequested& event,
-                                  const router::ReplyRegister& reply,
+void MembersWitness::CheckRefusal(const router::LeaseAsked& event, const router::AnswerLease& reply,
                                   const router::Membership& membership) {
   const InstanceRef& instance = event.worker.instance;
   const auto before = refused_.find(instance);
@@ -244,9 +281,9 @@ void MembersWitness::Join(const router::Worker& worker, bool asks) {
   pairs_valid_ = false;
 }
 
-void MembersWitness::Hear(const router::HeartbeatReceived& event, std::vector<Lost>& /*lost*/) {
-  Member* member = Of(event.instance);
-  if (member == nullptr || event.router_incarnation != limits_.incarnation) return;
+void MembersWitness::Hear(const router::HeartbeatReceived& event, const InstanceRef& sender) {
+  Member* member = Of(sender);
+  if (member == nullptr) return Complain("a call goes on whose worker is no member");
   const std::set<uint64_t> linked(event.linked.begin(), event.linked.end());
   member->lease_until_us = world_.now_us() + limits_.membership.lease_us;
   member->excused = false;
@@ -257,21 +294,10 @@ void MembersWitness::Hear(const router::HeartbeatReceived& event, std::vector<Lo
   member->ready = event.ready;
   member->load = event.load;
   member->linked = linked;
-  member->had_version = event.view_version;
   if ((event.draining || event.leaving) && !std::exchange(member->draining, true)) {
     member->changed_us = world_.now_us();
   }
   pairs_valid_ = false;
-}
-
-void MembersWitness::Hear(const router::WatchOpened& event) {
-  const Member* member = Find(event.instance);
-  if (member == nullptr) return;
-  std::erase_if(watches_, [&](const auto& watch) { return watch.second == event.instance; });
-  watches_[event.rpc_id] = event.instance;
-  const auto version = list_versions_.find(TellsAll() ? "all" : GroupOf(member->info));
-  const bool knows = version != list_versions_.end() && member->had_version == version->second;
-  if (!knows) noticed_.insert(event.rpc_id);
 }
 
 // Whatever is heard first after a pause shows it, and members have most likely spoken meanwhile.
@@ -325,7 +351,7 @@ void MembersWitness::Remember(const router::WorkerInfo& info) {
 
 void MembersWitness::Lose(Members::iterator member, bool left, std::vector<Lost>& lost) {
   const InstanceRef instance = member->second.info.instance;
-  std::erase_if(watches_, [&](const auto& watch) { return watch.second == instance; });
+  EndCallOf(instance);
   Relisted(member->second.info);
   lost.push_back({std::move(member->second), left});
   members_.erase(member);
@@ -336,8 +362,8 @@ void MembersWitness::Suspect(const InstanceRef& instance) {
   Member* member = Of(instance);
   if (member == nullptr || std::exchange(member->suspect, true)) return;
   member->changed_us = world_.now_us();
-  for (const auto& [rpc, watcher] : watches_) {
-    if (watcher == instance) noticed_.insert(rpc);
+  for (const auto& [rpc, call] : calls_) {
+    if (call.worker == instance) asks_due_.insert(rpc);
   }
   pairs_valid_ = false;
 }

@@ -35,7 +35,6 @@ class MembersWitness {
     int64_t probation_until_us = 0;  // 0: none.
     int64_t lease_until_us = 0;
     int64_t changed_us = 0;
-    uint64_t had_version = 0;  // Of its list.
     std::set<uint64_t> linked;
 
     bool Serves() const { return ready && !draining && !suspect && probation_until_us == 0; }
@@ -64,6 +63,8 @@ class MembersWitness {
              const router::RouterCore& core);
 
   const Member* Find(const InstanceRef& instance) const;
+  // The member whose lease call it is.
+  std::optional<InstanceRef> WorkerOf(uint64_t rpc_id) const;
   // A member's usable pages: each rank of a decode service uses as many as its smallest present
   // one.
   int UsablePages(const router::WorkerInfo& info) const;
@@ -88,10 +89,14 @@ class MembersWitness {
     bool known = false;  // To the router, among the applicants.
   };
 
-  void Hear(const router::RegisterRequested& event, const router::ReplyRegister& reply,
+  void HearAsk(const router::LeaseAsked& event, const std::vector<router::Action>& actions,
+               const router::Membership& membership, std::vector<Lost>& lost);
+  void Hear(const router::LeaseAsked& event, const router::AnswerLease& reply,
             const router::Membership& membership, std::vector<Lost>& lost);
-  void Hear(const router::HeartbeatReceived& event, std::vector<Lost>& lost);
-  void Hear(const router::WatchOpened& event);
+  void HearHeartbeat(const router::HeartbeatReceived& event,
+                     const std::vector<router::Action>& actions, std::vector<Lost>& lost);
+  void Hear(const router::HeartbeatReceived& event, const InstanceRef& sender);
+  void HearDrain(const router::DrainRequested& event, const std::vector<router::Action>& actions);
   void HearTick(std::vector<Lost>& lost);
   void Suspect(const InstanceRef& instance);
   void Remember(const router::WorkerInfo& info);
@@ -100,12 +105,13 @@ class MembersWitness {
   void Join(const router::Worker& worker, bool asks);
   bool TwinLives(const InstanceRef& instance) const;
   void HearIntruder(const InstanceRef& instance, const router::Membership& membership);
-  void CheckRefusal(const router::RegisterRequested& event, const router::ReplyRegister& reply,
+  void CheckRefusal(const router::LeaseAsked& event, const router::AnswerLease& reply,
                     const router::Membership& membership);
-  void CheckReply(const router::HeartbeatReceived& event, const router::ReplyHeartbeat& reply,
-                  const router::Membership& membership);
+  void CheckAnswer(const router::AnswerHeartbeat& answer, const InstanceRef& sender);
   void CheckMembers(const router::Membership& membership);
-  void CheckWatches(const std::vector<router::Action>& actions, uint64_t version);
+  void CheckCalls(const std::vector<router::Action>& actions, uint64_t version);
+  // The member has no call any more: it is to be ended.
+  void EndCallOf(const InstanceRef& instance);
   // The chain or decode service that it is of.
   static std::string GroupOf(const router::WorkerInfo& info);
   bool TellsAll() const {
@@ -113,7 +119,7 @@ class MembersWitness {
   }
   // The members of its chain or decode service, by place; or all.
   std::vector<router::WorkerInfo> ListFor(const router::WorkerInfo& info) const;
-  // Its list is another one now; those of it that watch must be told.
+  // Its list is another one now; those of it that have a call must be asked for a heartbeat.
   void Relisted(const router::WorkerInfo& info);
   using Ranks = std::map<std::pair<int, int>, const Member*>;  // By stage and rank.
   static bool CanServe(const Ranks& ranks);
@@ -135,10 +141,16 @@ class MembersWitness {
   std::map<std::string, Absent> absent_;      // By instance id, until it is back.
   std::map<InstanceRef, Refusal> refused_;    // Until a worker of the name joins.
   std::map<InstanceRef, int64_t> intruders_;  // Applicants, and when they have asked.
-  std::map<uint64_t, InstanceRef> watches_;   // Open, by RPC.
-  std::set<uint64_t> noticed_;                // Watches that this event must have told.
-  std::set<std::string> relisted_;            // Groups of which this event has changed a member.
-  std::map<std::string, uint64_t> list_versions_;  // As answers have told them, by group.
+  struct Call {
+    InstanceRef worker;
+    uint64_t number = 0;   // As the worker counts its calls.
+    bool list_due = true;  // It has not told of the members as they are.
+  };
+  std::map<uint64_t, Call> calls_;  // That hold leases.
+  std::set<uint64_t> asks_due_;     // Calls that this event must have asked for a heartbeat,
+  std::set<uint64_t> ends_due_;     // and ended.
+  std::set<std::string> relisted_;  // Groups of which this event has changed a member.
+  bool told_of_all_ = true;         // As of the last list.
   // Until when; by the incarnations of stage 0 and of decode's rank 0.
   std::map<std::pair<uint64_t, uint64_t>, int64_t> unconnected_until_us_;
   std::vector<router::Pair> pairs_;

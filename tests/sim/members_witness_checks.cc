@@ -24,66 +24,58 @@ void MembersWitness::Check(const router::Event& event, const std::vector<router:
                            const router::RouterCore& core) {
   const router::Membership& membership = core.membership();
   CheckMembers(membership);
-  CheckWatches(actions, membership.view_version());
+  CheckCalls(actions, membership.version());
   if (!std::holds_alternative<router::TokenReceived>(event) || !pairs_valid_) {
     CheckPairs(membership);
   }
 }
 
-void MembersWitness::CheckReply(const router::HeartbeatReceived& event,
-                                const router::ReplyHeartbeat& reply,
-                                const router::Membership& /*membership*/) {
-  const Member* member = Find(event.instance);
-  if (member == nullptr || event.router_incarnation != limits_.incarnation) {
-    if (!absl::IsNotFound(reply.status)) Complain("a heartbeat of a stranger is taken");
-    return;
-  }
-  if (!reply.status.ok()) return Complain(event.instance.id + " is a member and is not known");
-  const std::string group = TellsAll() ? "all" : GroupOf(member->info);
-  const auto [known, is_new] = list_versions_.try_emplace(group, reply.view_version);
-  if (!is_new && reply.view_version != known->second) {
-    Complain("a list has another version and is the same");
-  }
-  if (reply.view_changed != (event.view_version != reply.view_version) ||
-      reply.drain != member->drain_asked) {
-    Complain("a heartbeat's answer does not say what is so");
-  }
-  if (reply.view_changed && reply.workers != ListFor(member->info)) {
-    Complain("a worker is told of others than its members");
+void MembersWitness::CheckAnswer(const router::AnswerHeartbeat& answer, const InstanceRef& sender) {
+  const Member* member = Find(sender);
+  if (member == nullptr) return;
+  if (answer.drain != member->drain_asked) Complain("a heartbeat's answer does not say what is so");
+  const bool due = std::exchange(calls_.at(answer.rpc_id).list_due, false);
+  if (answer.workers != (due ? ListFor(member->info) : std::vector<router::WorkerInfo>())) {
+    Complain("a worker is told of others than its members, or of those that it knows");
   }
 }
 
 void MembersWitness::CheckMembers(const router::Membership& membership) {
-  if (membership.view_version() == version_ && pairs_valid_ && relisted_.empty()) return;
+  if (membership.version() == version_ && pairs_valid_ && relisted_.empty()) return;
   bool same = membership.Workers().size() == members_.size();
   for (const auto& [id, member] : members_) {
     same = same && membership.Find(member.info.instance) != nullptr;
   }
   if (!same) Complain("the members are not who should be");
-  if (!relisted_.empty() && membership.view_version() <= version_) {
+  if (!relisted_.empty() && membership.version() <= version_) {
     Complain("a member comes or goes and no version is new");
   }
 }
 
-// Every member that watches is told when its list changes.
-void MembersWitness::CheckWatches(const std::vector<router::Action>& actions, uint64_t version) {
+// Every member that has a call is asked for a heartbeat when its list changes, and no call goes on
+// without a lease.
+void MembersWitness::CheckCalls(const std::vector<router::Action>& actions, uint64_t version) {
   version_ = version;
-  for (const std::string& group : relisted_) list_versions_.erase(group);
-  if (!relisted_.empty()) list_versions_.erase("all");
-  for (const auto& [rpc, instance] : watches_) {
-    const Member* member = Find(instance);
-    if (member == nullptr || relisted_.empty()) continue;
-    if (TellsAll() || relisted_.contains(GroupOf(member->info))) noticed_.insert(rpc);
+  if (!relisted_.empty()) {
+    const bool to_all = TellsAll();
+    const bool everybody = std::exchange(told_of_all_, to_all) || to_all;
+    for (auto& [rpc, call] : calls_) {
+      const Member* member = Find(call.worker);
+      if (member == nullptr) continue;
+      const bool others = everybody || relisted_.contains(GroupOf(member->info));
+      if (others && !std::exchange(call.list_due, true)) asks_due_.insert(rpc);
+    }
   }
   for (const router::Action& action : actions) {
-    if (const auto* notice = std::get_if<router::NotifyWatch>(&action)) {
-      noticed_.erase(notice->rpc_id);
+    if (const auto* ask = std::get_if<router::AskHeartbeat>(&action)) {
+      asks_due_.erase(ask->rpc_id);
     }
-    if (const auto* end = std::get_if<router::EndWatch>(&action)) {
-      if (watches_.contains(end->rpc_id)) Complain("a member's watch is ended");
+    if (const auto* end = std::get_if<router::EndLease>(&action)) {
+      if (ends_due_.erase(end->rpc_id) == 0) Complain("a call is ended without a reason");
     }
   }
-  if (!noticed_.empty()) Complain("somebody who watches is not told");
+  if (!asks_due_.empty()) Complain("a member is not asked for a heartbeat");
+  if (!ends_due_.empty()) Complain("a call goes on without a lease");
 }
 
 int64_t MembersWitness::NextUs() const {

@@ -75,14 +75,14 @@ std::string MembershipsWitness::Text(const worker::MembershipAction& action) {
         using T = std::decay_t<decltype(a)>;
         if constexpr (std::is_same_v<T, worker::ResolveRouterName>) {
           return absl::StrCat("resolve ", a.name);
-        } else if constexpr (std::is_same_v<T, worker::SendRegister>) {
-          return absl::StrCat("register at ", a.router, " ", a.address, " within ", a.timeout_us);
+        } else if constexpr (std::is_same_v<T, worker::OpenLease>) {
+          return absl::StrCat("open lease ", a.lease, " at ", a.router, " ", a.address,
+                              " beside those of ", absl::StrJoin(a.held_by, ","));
         } else if constexpr (std::is_same_v<T, worker::SendHeartbeat>) {
-          return absl::StrCat("heartbeat to ", a.router, "/", a.router_incarnation, " with list ",
-                              a.view_version, a.leaving ? ", the last," : "", " within ",
-                              a.timeout_us);
-        } else if constexpr (std::is_same_v<T, worker::OpenWatch>) {
-          return absl::StrCat("watch ", a.router);
+          return absl::StrCat("heartbeat on ", a.lease, " to ", a.router_incarnation,
+                              a.leaving ? ", the last" : "");
+        } else if constexpr (std::is_same_v<T, worker::CloseLease>) {
+          return absl::StrCat("close lease ", a.lease);
         } else if constexpr (std::is_same_v<T, worker::ForgetRouter>) {
           return absl::StrCat("forget ", a.router, " ", a.address);
         } else if constexpr (std::is_same_v<T, worker::ConnectPeers>) {
@@ -111,120 +111,146 @@ std::string MembershipsWitness::Text(const worker::MembershipAction& action) {
 
 // ---- Routers ----
 
+MembershipsWitness::Router* MembershipsWitness::ByLease(uint64_t lease) {
+  for (auto& [id, router] : routers_) {
+    if (router.lease == lease) return &router;
+  }
+  return nullptr;
+}
+
 void MembershipsWitness::Answered(Router& router) {
-  router.asked = false;
+  router.answer_by_us = kNeverUs;
   router.failures = 0;
   router.backoff_us = options_.times.first_backoff_us;
   router.heard_us = world_.now_us();
 }
 
-void MembershipsWitness::Joined(Router& router, const worker::RegisterAnswered& event) {
-  const uint64_t incarnation = event.router_incarnation;
+void MembershipsWitness::Hang(Router& router) {
+  router.lease = 0;
+  router.granted = router.says_farewell = false;
+  router.answer_by_us = kNeverUs;
+}
+
+void MembershipsWitness::Close(Router& router) {
+  if (router.lease != 0) Expect(worker::CloseLease{router.lease});
+  Hang(router);
+}
+
+void MembershipsWitness::Joined(Router& router, const worker::LeaseGranted& event) {
   const int64_t own_us = options_.times.heartbeat_us;
   Answered(router);
+  router.granted = true;
   router.state = State::kMember;
   // A router may ask for more heartbeats, and not for fewer.
   const int64_t asked_us = event.heartbeat_interval_us;
   router.interval_us = asked_us <= 0 ? own_us : std::min(asked_us, own_us);
-  router.incarnation = incarnation;
+  router.incarnation = event.router_incarnation;
   router.refused = router.told_of_drain = false;
   router.due_us = world_.now_us();
-  router.version = 0;
-  router.watched_us = -1;
 }
 
-void MembershipsWitness::Hear(const worker::RegisterAnswered& event) {
-  const auto found = routers_.find(event.router);
-  if (found == routers_.end()) return;
-  Router& router = found->second;
+// Another name of a router that holds the worker.
+void MembershipsWitness::BecomeAlias(Router& router) {
+  Answered(router);
+  Hang(router);
+  router.state = State::kAlias;
+  router.refused = false;
+  router.listed.clear();
+  relisted_ = true;
+  router.due_us = world_.now_us() + kAliasAgainUs;
+}
+
+void MembershipsWitness::Refused(Router& router) {
   const int64_t now_us = world_.now_us();
-  if (IsRefusal(event.status)) {
-    Answered(router);
-    router.state = State::kJoining;
-    if (!std::exchange(router.refused, true)) {
-      router.refused_us = now_us;
-      router.refused_backoff_us =
-          std::min(options_.times.first_backoff_us, options_.times.heartbeat_us);
-    }
-    router.due_us = now_us + router.refused_backoff_us;
+  Answered(router);
+  Hang(router);
+  router.state = State::kJoining;
+  if (!std::exchange(router.refused, true)) {
+    router.refused_us = now_us;
     router.refused_backoff_us =
-        std::min(options_.times.heartbeat_us, 2 * router.refused_backoff_us);
-    return;
+        std::min(options_.times.first_backoff_us, options_.times.heartbeat_us);
   }
-  if (!event.status.ok()) return Failed(router);
+  router.due_us = now_us + router.refused_backoff_us;
+  router.refused_backoff_us = std::min(options_.times.heartbeat_us, 2 * router.refused_backoff_us);
+}
+
+void MembershipsWitness::Hear(const worker::LeaseGranted& event) {
+  Router* router = ByLease(event.lease);
+  if (router == nullptr || router->granted) return;
   for (auto& [id, other] : routers_) {
-    if (&other == &router || other.state != State::kMember ||
+    if (&other == router || other.state != State::kMember ||
         other.incarnation != event.router_incarnation) {
       continue;
     }
-    if (other.failures == 0) {  // Another name of the same one.
-      Answered(router);
-      router.state = State::kAlias;
-      router.incarnation = event.router_incarnation;
-      router.refused = false;
-      DropMembers(router);
-      router.due_us = now_us + kAliasAgainUs;
-      return;
-    }
-    DropMembers(other);  // Its other name leads nowhere.
-    other.state = State::kJoining;
+    // The router holds the worker by the later call, whichever answer comes first.
+    const bool holds = other.lease > event.lease;
+    Close(holds ? *router : other);
+    BecomeAlias(holds ? *router : other);
+    if (holds) return;
   }
-  Joined(router, event);
+  Joined(*router, event);
+}
+
+void MembershipsWitness::Hear(const worker::LeaseEnded& event) {
+  Router* router = ByLease(event.lease);
+  if (router == nullptr) return;
+  if (absl::IsAlreadyExists(event.status)) return BecomeAlias(*router);
+  if (absl::IsNotFound(event.status)) {
+    router->left = router->left || router->says_farewell;
+    if (!router->left) {
+      Answered(*router);
+      router->state = State::kJoining;
+      router->due_us = world_.now_us();
+    }
+    return Hang(*router);
+  }
+  if (!router->granted && IsRefusal(event.status)) return Refused(*router);
+  Failed(*router);
 }
 
 void MembershipsWitness::Failed(Router& router) {
   const int64_t now_us = world_.now_us();
-  const bool was_member = router.state == State::kMember;
-  router.asked = false;
+  Hang(router);
   router.due_us = now_us + router.backoff_us;
   router.backoff_us = std::min(options_.times.longest_backoff_us, 2 * router.backoff_us);
   if (router.state == State::kAlias) router.state = State::kJoining;
-  if (++router.failures > 1) return;
-  name_due_us_ = std::min(name_due_us_, std::max(now_us, resolved_us_ + kResolveGapUs));
-  if (!was_member) return;
-  for (auto& [id, other] : routers_) {
-    const bool same = other.state == State::kAlias && other.incarnation == router.incarnation;
-    if (same && !other.asked) other.due_us = now_us;
+  if (++router.failures == 1) {
+    name_due_us_ = std::min(name_due_us_, std::max(now_us, resolved_us_ + kResolveGapUs));
+  }
+  AskAliases();
+}
+
+void MembershipsWitness::AskAliases() {
+  for (auto& [id, router] : routers_) {
+    if (router.state == State::kAlias && router.lease == 0) router.due_us = world_.now_us();
   }
 }
 
 void MembershipsWitness::Hear(const worker::HeartbeatAnswered& event) {
-  const auto found = routers_.find(event.router);
-  if (found == routers_.end()) return;
-  Router& router = found->second;
+  Router* router = ByLease(event.lease);
+  if (router == nullptr || !router->granted) return;
   const int64_t now_us = world_.now_us();
-  if (router.state != State::kMember || absl::IsNotFound(event.status)) {
-    Answered(router);
-    router.state = State::kJoining;
-    router.due_us = now_us;
-    return;
-  }
-  if (!event.status.ok()) return Failed(router);
-  Answered(router);
-  router.told_of_drain = event.draining;
-  router.needed = event.needed_requests;
+  Answered(*router);
+  router->told_of_drain = event.draining;
+  router->needed = event.needed_requests;
   if (event.drain) Expect(worker::BeginDrain{});
-  router.left = router.left || router.says_farewell;
-  router.due_us =
-      router.news ? std::max(now_us, router.began_us + kNewsGapUs) : now_us + router.interval_us;
-  if (event.view_version == router.version) return;
-  router.version = event.view_version;
-  router.listed = event.members;
-  std::erase_if(router.listed, [this](const worker::PeerWorker& peer) {
+  if (router->says_farewell) {
+    router->left = true;
+    return Hang(*router);
+  }
+  router->due_us =
+      router->news ? std::max(now_us, router->began_us + kNewsGapUs) : now_us + router->interval_us;
+  if (event.members.empty()) return;
+  router->listed = event.members;
+  std::erase_if(router->listed, [this](const worker::PeerWorker& peer) {
     return peer.instance.id == options_.self.instance.id;
   });
   relisted_ = true;
 }
 
-void MembershipsWitness::DropMembers(Router& router) {
-  router.listed.clear();
-  router.version = 0;
-  relisted_ = true;
-}
-
 void MembershipsWitness::News(Router& router) {
   if (!router.answers()) return;
-  if (router.asked) {
+  if (router.awaits()) {
     router.news = true;
   } else {
     router.due_us =
@@ -232,16 +258,8 @@ void MembershipsWitness::News(Router& router) {
   }
 }
 
-void MembershipsWitness::Hear(const worker::WatchNoticed& event) {
-  const auto router = routers_.find(event.router);
-  if (router != routers_.end()) News(router->second);
-}
-
-void MembershipsWitness::Hear(const worker::WatchEnded& event) {
-  const auto router = routers_.find(event.router);
-  if (router == routers_.end()) return;
-  router->second.watching = false;
-  News(router->second);
+void MembershipsWitness::Hear(const worker::HeartbeatWanted& event) {
+  if (Router* router = ByLease(event.lease)) News(*router);
 }
 
 void MembershipsWitness::Hear(const worker::StatusChanged& /*event*/) {
@@ -253,31 +271,37 @@ void MembershipsWitness::Hear(const worker::Leaves& /*event*/) {
   for (auto& [id, router] : routers_) News(router);
 }
 
+int64_t MembershipsWitness::AnswerByUs() const {
+  return world_.now_us() +
+         std::max(options_.times.answer_timeout_us, 2 * options_.times.heartbeat_us);
+}
+
 void MembershipsWitness::Ask() {
   const int64_t now_us = world_.now_us();
   for (auto& [id, router] : routers_) {
-    const bool member = router.state == State::kMember;
-    if (leaves_ && !member) router.left = true;
-    const bool lately = router.watched_us >= 0 && now_us < router.watched_us + router.interval_us;
-    if (router.answers() && !router.watching && !router.left && !lately) {
-      router.watching = true;
-      router.watched_us = now_us;
-      Expect(worker::OpenWatch{id});
+    if (leaves_ && router.state != State::kMember && !router.left) {
+      Close(router);
+      router.left = true;
     }
-    if (router.asked || router.left || now_us < router.due_us) continue;
-    router.asked = true;
+    if (router.awaits() && now_us >= router.next_us()) {  // In vain.
+      Close(router);
+      Failed(router);
+    }
+    if (router.awaits() || now_us < router.next_us()) continue;
+    router.answer_by_us = AnswerByUs();
     router.news = false;
-    if (!member) {
-      Expect(worker::SendRegister{
-          id, router.address,
-          std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us)});
+    if (router.lease != 0) {
+      router.began_us = now_us;
+      router.says_farewell = leaves_;
+      Expect(worker::SendHeartbeat{router.lease, router.incarnation, leaves_});
       continue;
     }
-    router.began_us = now_us;
-    router.says_farewell = leaves_;
-    Expect(worker::SendHeartbeat{
-        id, router.incarnation, router.version, leaves_,
-        std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us)});
+    worker::OpenLease open{id, router.address, ++last_lease_, {}};
+    for (const auto& [other_id, other] : routers_) {
+      if (other.answers()) open.held_by.push_back(other.incarnation);
+    }
+    router.lease = open.lease;
+    Expect(open);
   }
 }
 

@@ -33,7 +33,9 @@ class MembershipsWitness {
     std::string address;
     State state = State::kJoining;
     uint64_t incarnation = 0;
-    bool asked = false;  // An RPC is under way.
+    uint64_t lease = 0;               // Its call; 0: none is open.
+    bool granted = false;             // By that call.
+    int64_t answer_by_us = kNeverUs;  // kNeverUs: no answer is awaited.
     bool says_farewell = false;
     bool left = false;
     int failures = 0;  // In a row.
@@ -46,14 +48,13 @@ class MembershipsWitness {
     int64_t began_us = 0;  // The last heartbeat.
     bool news = false;     // Since then.
     int64_t heard_us = 0;
-    bool watching = false;
-    int64_t watched_us = -1;  // -1: the next may be opened at once.
     std::vector<worker::PeerWorker> listed;
-    uint64_t version = 0;
     bool told_of_drain = false;
     int needed = 0;
 
-    bool answers() const { return state == State::kMember && failures == 0; }
+    bool answers() const { return lease != 0 && granted; }
+    bool awaits() const { return answer_by_us != kNeverUs; }
+    int64_t next_us() const { return left ? kNeverUs : awaits() ? answer_by_us : due_us; }
   };
   // An endpoint that is wanted, stands, or can't be had before a time.
   struct Wish {
@@ -66,10 +67,10 @@ class MembershipsWitness {
 
   void Hear(const worker::RouterNameResolved& event);
   void Hear(const worker::RouterAnnounced& event);
-  void Hear(const worker::RegisterAnswered& event);
+  void Hear(const worker::LeaseGranted& event);
   void Hear(const worker::HeartbeatAnswered& event);
-  void Hear(const worker::WatchNoticed& event);
-  void Hear(const worker::WatchEnded& event);
+  void Hear(const worker::HeartbeatWanted& event);
+  void Hear(const worker::LeaseEnded& event);
   void Hear(const worker::StatusChanged& event);
   void Hear(const worker::Leaves& event);
   void Hear(const worker::StopAsked& event);
@@ -80,11 +81,17 @@ class MembershipsWitness {
   template <typename Other>
   void Hear(const Other&) {}
 
+  Router* ByLease(uint64_t lease);
   void Answered(Router& router);
-  void Joined(Router& router, const worker::RegisterAnswered& event);
+  static void Hang(Router& router);  // Its call is over.
+  void Close(Router& router);        // By the worker, if there is one.
+  void Joined(Router& router, const worker::LeaseGranted& event);
+  void BecomeAlias(Router& router);
+  void Refused(Router& router);
   void Failed(Router& router);
-  void DropMembers(Router& router);
+  void AskAliases();
   void News(Router& router);
+  int64_t AnswerByUs() const;
 
   // What is due, in the order in which the core goes about it.
   bool Named(const Router& router) const;
@@ -122,6 +129,7 @@ class MembershipsWitness {
   std::set<std::string> left_out_;            // Addresses for which there is no room.
   std::map<uint64_t, Router> routers_;
   uint64_t last_router_ = 0;
+  uint64_t last_lease_ = 0;
   std::map<InstanceRef, Wish> wishes_;
   std::vector<worker::PeerWorker> connecting_;  // During this event.
   bool relisted_ = false;                       // A router's list has changed with this event.

@@ -55,14 +55,11 @@ void MembershipsWitness::ForgetRouters() {
 }
 
 void MembershipsWitness::ForgetRouter(std::map<uint64_t, Router>::iterator router) {
-  const Router& known = router->second;
+  Router& known = router->second;
+  Close(known);
   Expect(worker::ForgetRouter{router->first, known.address});
   // Its other name is asked instead.
-  for (auto& [id, other] : routers_) {
-    const bool same = known.state == State::kMember && other.state == State::kAlias &&
-                      other.incarnation == known.incarnation;
-    if (same && !other.asked) other.due_us = world_.now_us();
-  }
+  if (known.state == State::kMember) AskAliases();
   const uint64_t forgotten = router->first;
   routers_.erase(router);
   for (const auto& [peer, wish] : wishes_) {

@@ -50,7 +50,7 @@ void MembershipsWitness::LookUp(const InstanceRef& peer, uint64_t behind) {
     if (id <= behind || !router.answers()) continue;
     wishes_.at(peer).asked = id;
     Expect(worker::LookUpPeer{
-        id, peer, std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us)});
+        id, peer, std::max(options_.times.answer_timeout_us, 2 * options_.times.heartbeat_us)});
     return;
   }
   GiveUp(peer);

@@ -60,7 +60,7 @@ int64_t MembershipsWitness::NextUs() const {
   int64_t next_us = resolving_ ? kNeverUs : name_due_us_;
   for (const auto& [address, until_us] : announced_) next_us = std::min(next_us, until_us);
   for (const auto& [id, router] : routers_) {
-    if (!router.asked && !router.left) next_us = std::min(next_us, router.due_us);
+    next_us = std::min(next_us, router.next_us());
   }
   for (const auto& [peer, wish] : wishes_) {
     if (wish.retry_us > 0) next_us = std::min(next_us, wish.retry_us);

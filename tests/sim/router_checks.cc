@@ -14,8 +14,7 @@
 namespace baton::sim {
 namespace {
 
-// A notice, a heartbeat and its reply, with a heartbeat's reply that was under way: far below the
-// interval.
+// A wanted heartbeat and its answer, with an answer that was under way: far below the interval.
 constexpr int64_t kMembersArriveUs = 100'000;
 
 }  // namespace
@@ -28,12 +27,12 @@ WorkerMembership* RouterProcess::MembershipOf(const InstanceRef& instance) const
 
 void RouterProcess::CheckMembersArrive() {
   const router::Membership& members = core_.membership();
-  const uint64_t version = members.view_version();
+  const uint64_t version = members.version();
   if (version == checked_version_ || !topology_.undisturbed) return;
   checked_version_ = version;
   std::erase_if(told_us_, [&](const auto& told) { return members.Find(told.first) == nullptr; });
   world_.After(node_, kMembersArriveUs, "members check", [this, version, &members] {
-    if (members.view_version() != version) return;  // Checked later.
+    if (members.version() != version) return;  // Checked later.
     for (const router::Worker& worker : members.Workers()) {
       const InstanceRef& self = worker.info.instance;
       const WorkerMembership* membership = MembershipOf(self);
@@ -61,7 +60,7 @@ void RouterProcess::CheckMembersArrive() {
   });
 }
 
-void RouterProcess::TellsJoined(const router::ReplyRegister& act) {
+void RouterProcess::TellsJoined(const router::AnswerLease& act) {
   if (core_.membership().Find(act.instance) == nullptr) return;
   const WorkerMembership* membership = MembershipOf(act.instance);
   const bool anew = membership != nullptr && membership->GaveUpAsking(node_);

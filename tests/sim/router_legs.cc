@@ -142,8 +142,7 @@ void RouterProcess::CallFailed(const OpenCall& open, const absl::Status& status)
 }
 
 void RouterProcess::CallBroken(uint64_t call) {
-  workers_.erase(call);
-  if (watches_.erase(call) > 0) return Handle(router::WatchBroken{call});
+  if (leases_.erase(call) > 0) return Handle(router::LeaseBroken{call});
   const auto it = calls_.find(call);
   if (it == calls_.end()) return;
   const OpenCall open = it->second;

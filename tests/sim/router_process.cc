@@ -224,21 +224,10 @@ void RouterProcess::AbortRequest(const std::string& request_id) {
 
 // ---- Workers ----
 
-void RouterProcess::Register(uint64_t call, const router::WorkerInfo& info) {
-  LetIntrudersAsk(info);
-  workers_[call] = static_cast<uint64_t>(NodeOf(info.instance.id));
-  Handle(router::RegisterRequested{call, info});
-}
-
-void RouterProcess::Heartbeat(uint64_t call, router::HeartbeatReceived heartbeat) {
-  workers_[call] = static_cast<uint64_t>(NodeOf(heartbeat.instance.id));
-  heartbeat.rpc_id = call;
-  Handle(heartbeat);
-}
-
-void RouterProcess::Watch(uint64_t call, const InstanceRef& instance) {
-  watches_[call] = NodeOf(instance.id);
-  Handle(router::WatchOpened{call, instance});
+void RouterProcess::AskLease(const router::LeaseAsked& asked) {
+  LetIntrudersAsk(asked.worker);
+  leases_[asked.rpc_id] = NodeOf(asked.worker.instance.id);
+  Handle(asked);
 }
 
 void RouterProcess::Find(uint64_t call, int node, const InstanceRef& peer) {
@@ -252,17 +241,17 @@ void RouterProcess::Tell(uint64_t call, int node, const char* label,
   world_.SendOnCall<Process>(call, node_, label, [tell](Process& p) { tell(*p.worker()); });
 }
 
-void RouterProcess::Notify(const router::NotifyWatch& act) {
-  const auto watch = watches_.find(act.rpc_id);
-  if (watch == watches_.end()) return;
-  const auto notice = [this, call = act.rpc_id, node = watch->second] {
-    Tell(call, node, "notice", [call](WorkerMembership& m) { m.Noticed(call); });
-  };
-  if (world_.Strikes(&NetworkFaults::notice_lost)) {
-    return world_.Trace(node_, "notice LOST");
+void RouterProcess::TellLease(uint64_t call, const char* label,
+                              const std::function<void(WorkerMembership&)>& tell) {
+  if (const auto lease = leases_.find(call); lease != leases_.end()) {
+    Tell(call, lease->second, label, tell);
   }
-  if (!world_.Strikes(&NetworkFaults::notice_late)) return notice();
-  world_.After(node_, world_.random().Between(1000, 2'000'000), "notice late", notice);
+}
+
+void RouterProcess::EndLease(uint64_t call, const absl::Status& status) {
+  TellLease(call, "lease ended",
+            [call, status](WorkerMembership& m) { m.LeaseEnded(call, status); });
+  leases_.erase(call);
 }
 
 void RouterProcess::Perform(const router::Action& action) {
@@ -270,29 +259,25 @@ void RouterProcess::Perform(const router::Action& action) {
   std::visit(
       [this](const auto& act) {
         using T = std::decay_t<decltype(act)>;
-        if constexpr (std::is_same_v<T, router::ReplyRegister>) {
+        if constexpr (std::is_same_v<T, router::AnswerLease>) {
           if (act.rpc_id == kOfIntruder) {
             intruder_told_ = act.status;
             return;
           }
           TellsJoined(act);
-          const int node = static_cast<int>(workers_[act.rpc_id]);
-          workers_.erase(act.rpc_id);
-          Tell(act.rpc_id, node, "registered", [act, life = incarnation_](WorkerMembership& m) {
-            m.Registered(act.rpc_id, act.status, life);
-          });
-        } else if constexpr (std::is_same_v<T, router::ReplyHeartbeat>) {
-          const int node = static_cast<int>(workers_[act.rpc_id]);
-          workers_.erase(act.rpc_id);
-          Tell(act.rpc_id, node, "heartbeat reply", [act](WorkerMembership& m) {
-            m.HeartbeatReplied(act.rpc_id, act.status, act.view_version, act.workers,
-                               act.needed_requests, act.drain);
-          });
-        } else if constexpr (std::is_same_v<T, router::NotifyWatch>) {
-          Notify(act);
-        } else if constexpr (std::is_same_v<T, router::EndWatch>) {
-          watches_.erase(act.rpc_id);
-          world_.BreakCall(act.rpc_id);
+          if (!act.status.ok()) return EndLease(act.rpc_id, act.status);
+          TellLease(act.rpc_id, "registered",
+                    [call = act.rpc_id, life = incarnation_](WorkerMembership& m) {
+                      m.Registered(call, life);
+                    });
+        } else if constexpr (std::is_same_v<T, router::AnswerHeartbeat>) {
+          TellLease(act.rpc_id, "heartbeat answer",
+                    [act](WorkerMembership& m) { m.HeartbeatAnswered(act.rpc_id, act); });
+        } else if constexpr (std::is_same_v<T, router::AskHeartbeat>) {
+          TellLease(act.rpc_id, "heartbeat wanted",
+                    [call = act.rpc_id](WorkerMembership& m) { m.HeartbeatWanted(call); });
+        } else if constexpr (std::is_same_v<T, router::EndLease>) {
+          EndLease(act.rpc_id, act.status);
         } else if constexpr (std::is_same_v<T, router::ReplyDrain> ||
                              std::is_same_v<T, router::ReplyAbort>) {
           // No process waits for them.

@@ -42,9 +42,8 @@ class RouterProcess : public Process {
   // Every chain with every decode service that fits is a pair that can take a request.
   void CheckServesAll();
   // From workers.
-  void Register(uint64_t call, const router::WorkerInfo& info);
-  void Heartbeat(uint64_t call, router::HeartbeatReceived heartbeat);
-  void Watch(uint64_t call, const InstanceRef& instance);
+  void AskLease(const router::LeaseAsked& asked);
+  void Heartbeat(const router::HeartbeatReceived& heartbeat) { Handle(heartbeat); }
   void Find(uint64_t call, int node, const InstanceRef& peer);
   void ReserveReply(uint64_t call, uint64_t attempt_id, const absl::StatusOr<Ticket>& ticket);
   void Token(uint64_t call, uint64_t attempt_id, const SampledToken& token);
@@ -78,10 +77,13 @@ class RouterProcess : public Process {
   // Sends `tell` to the membership of the worker on `node`.
   void Tell(uint64_t call, int node, const char* label,
             const std::function<void(WorkerMembership&)>& tell);
-  void Notify(const router::NotifyWatch& act);
+  // On a call that holds, or asks for, a lease.
+  void TellLease(uint64_t call, const char* label,
+                 const std::function<void(WorkerMembership&)>& tell);
+  void EndLease(uint64_t call, const absl::Status& status);
   // In a cluster where nothing disturbs it every worker knows its changed members at once.
   void CheckMembersArrive();
-  void TellsJoined(const router::ReplyRegister& act);
+  void TellsJoined(const router::AnswerLease& act);
   WorkerMembership* MembershipOf(const InstanceRef& instance) const;  // nullptr: it is gone.
   void PerformLeg(const router::Reserve& act);
   void PerformLeg(const router::OpenStream& act);
@@ -130,8 +132,7 @@ class RouterProcess : public Process {
   router::LegCalls legs_;
   std::map<uint64_t, OpenCall> calls_;      // The legs' calls, by the world's number.
   int64_t timeout_us_ = 0;                  // For the call being opened.
-  std::map<uint64_t, uint64_t> workers_;    // Worker's call -> its node, while a reply is due.
-  std::map<uint64_t, int> watches_;         // Worker's call -> its node.
+  std::map<uint64_t, int> leases_;          // Worker's call -> its node.
   uint64_t checked_version_ = 0;            // Whose arrival is being checked.
   std::map<InstanceRef, int64_t> told_us_;  // When it was told first that it is a member.
   std::map<uint64_t, uint64_t> attempts_;   // Call -> its latest attempt.

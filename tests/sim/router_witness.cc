@@ -204,20 +204,20 @@ void RouterWitness::HearDrainEnd() {
 // ---- Workers ----
 
 void RouterWitness::Hear(const router::HeartbeatReceived& event) {
-  const MembersWitness::Member* member = members_.Find(event.instance);
-  const bool known = member != nullptr && event.router_incarnation == limits_.incarnation;
+  const std::optional<InstanceRef> sender = members_.WorkerOf(event.rpc_id);
+  if (!sender.has_value()) return;  // It is not answered.
+  const InstanceRef& instance = *sender;
   int needed = 0;
   for (const auto& [call_id, request] : requests_) {
-    const bool holds_decode = request.attempt != 0 && request.UsesDecode(event.instance) &&
+    const bool holds_decode = request.attempt != 0 && request.UsesDecode(instance) &&
                               (request.decode_open || request.prefill_open);
-    needed += holds_decode || (request.needs_chain() && request.UsesChain(event.instance)) ? 1 : 0;
+    needed += holds_decode || (request.needs_chain() && request.UsesChain(instance)) ? 1 : 0;
   }
-  needed_requests_due_ = known && event.draining ? needed : 0;
-  if (!known) return;
-  const Work own = WorkOn(event.instance);
-  const auto& info = member->info;
+  needed_requests_due_ = event.draining ? needed : 0;
+  const Work own = WorkOn(instance);
+  const auto& info = members_.Find(instance)->info;
   const int64_t used_pages = std::max(0, members_.UsablePages(info) - event.load.free_pages);
-  Others& others = others_[event.instance];
+  Others& others = others_[instance];
   others.prompt_tokens = std::max<int64_t>(0, event.load.queued_tokens - own.prompt_tokens);
   others.context_tokens =
       std::max<int64_t>(0, used_pages * info.fingerprint.kv_layout.page_size - own.context_tokens);

@@ -164,7 +164,7 @@ class RouterWitness {
   void See(const router::DeliverPrompt& action);
   void See(const router::DeliverToken& action);
   void See(const router::FinishCall& action);
-  void See(const router::ReplyHeartbeat& action);
+  void See(const router::AnswerHeartbeat& action);
   void See(const router::ReplyAbort& action);
   template <typename Other>
   void See(const Other&) {}

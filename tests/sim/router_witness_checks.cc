@@ -163,7 +163,7 @@ void RouterWitness::See(const router::ReplyAbort& action) {
   }
 }
 
-void RouterWitness::See(const router::ReplyHeartbeat& action) {
+void RouterWitness::See(const router::AnswerHeartbeat& action) {
   if (std::exchange(needed_requests_due_, std::nullopt) == action.needed_requests) return;
   world_.Violate(absl::StrCat(name_, ": a worker that drains hears of ", action.needed_requests,
                               " requests, which is wrong"));

@@ -71,8 +71,6 @@ void DrawNetwork(Random& random, Scenario& scenario) {
       break;
     case Weather::kLateMessages:
       network.spike = random.Uniform() * 0.05;
-      network.notice_lost = random.Chance(0.5) ? random.Uniform() * 0.5 : 0;
-      network.notice_late = random.Chance(0.5) ? random.Uniform() * 0.5 : 0;
       network.data_slow = random.Chance(0.5) ? random.Uniform() * 0.05 : 0;
       network.connect_slow = random.Chance(0.5) ? random.Uniform() * 0.5 : 0;
       break;
@@ -113,7 +111,6 @@ void SetPromises(Random& random, Scenario& scenario) {
                          !has(FaultKind::kPartition) && !has(FaultKind::kOneWay) &&
                          !has(FaultKind::kMailboxFull);
   topology.undisturbed = reachable && network.spike == 0 && network.control_drop == 0 &&
-                         network.notice_lost == 0 && network.notice_late == 0 &&
                          network.connect_fail == 0 && network.connect_slow == 0 &&
                          network.break_late == 0 && network.call_late == 0;
 }
@@ -128,8 +125,6 @@ const std::vector<NetworkFaultKind>& NetworkFaultKinds() {
   static const auto& kinds = *new std::vector<NetworkFaultKind>{
       {"spike", &NetworkFaults::spike, 0.35, 0.1},
       {"control-drop", &NetworkFaults::control_drop, 0.25, 0.01},
-      {"notice-lost", &NetworkFaults::notice_lost, 0.25, 0.5},
-      {"notice-late", &NetworkFaults::notice_late, 0.25, 0.5},
       {"compute-fail", &NetworkFaults::compute_fail, 0.25, 0.03},
       {"loop-late", &NetworkFaults::loop_late, 0.6, 1},
       {"call-late", &NetworkFaults::call_late, 0.2, 0.3},

@@ -26,7 +26,7 @@ inline constexpr int64_t kFaultsEndUs = 12 * kSecond;
 enum class Weather {
   kCalm,          // Nothing goes wrong.
   kSlowNetwork,   // Tensor connections are slow: a full window takes longer than a lease.
-  kLateMessages,  // Messages take up to 200 ms now and then, notices are late or lost.
+  kLateMessages,  // Messages take up to 200 ms now and then.
   kOverload,      // More requests than there is room for: some are refused for that.
   kDrains,        // Processes are told to stop, and start anew.
   kLateRouters,   // A router stands still, or is always late.

@@ -18,10 +18,10 @@ void DrawMembership(Random& random, Timings& times) {
   membership.first_backoff_us = random.Between(20, 100) * kMs;
   membership.longest_backoff_us = random.Between(times.lease_us / 2, times.lease_us);
   // In which an answer comes that spikes delay both ways.
-  membership.rpc_timeout_us = random.Between(3 * kLongestSpikeUs, times.lease_us / 2);
+  membership.answer_timeout_us = random.Between(3 * kLongestSpikeUs, times.lease_us / 2);
   // Within it a newly started router learns of every worker.
   const int64_t rejoin_us = 2 * membership.longest_backoff_us +
-                            std::max(membership.rpc_timeout_us, 2 * membership.heartbeat_us);
+                            std::max(membership.answer_timeout_us, 2 * membership.heartbeat_us);
   membership.grace_us = random.Between(rejoin_us, rejoin_us + 2'000 * kMs);
   times.settle_us = membership.grace_us;
   times.resolve_us = random.Between(2'000, 6'000) * kMs;

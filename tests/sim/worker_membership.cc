@@ -100,163 +100,141 @@ void WorkerMembership::Leave(bool unneeded, std::function<void()> left) {
   events_.Raise(worker::Leaves{});
 }
 
-// ---- RPCs ----
+// ---- Calls to routers ----
 
-uint64_t WorkerMembership::OpenRpc(uint64_t router, bool registers, int64_t timeout_us,
-                                   const std::optional<InstanceRef>& looks_up) {
-  Rpc rpc{router, registers};
-  rpc.looks_up = looks_up;
-  const int node = node_of_[router];
-  const uint64_t call = node < 0 ? 0 : world_.OpenCall(node_, node);
-  if (call == 0) {
-    world_.After(node_, kRefusedUs, "connection refused", [this, rpc] { RpcFailed(rpc); });
-    return 0;
+uint64_t WorkerMembership::LeaseOf(uint64_t call) const {
+  for (const auto& [id, lease] : leases_) {
+    if (lease.call == call) return id;
   }
-  rpcs_[call] = rpc;
-  world_.After(node_, timeout_us, "rpc timeout", [this, call] {
-    if (rpcs_.contains(call)) CallBroken(call);
-    world_.CloseCall(call);
-  });
-  return call;
+  return 0;
 }
 
-void WorkerMembership::RpcFailed(const Rpc& rpc) {
-  const absl::Status status = absl::UnavailableError("the router does not answer");
-  if (rpc.looks_up.has_value()) {
-    events_.Raise(worker::PeerLookedUp{rpc.router, *rpc.looks_up, status});
-  } else if (rpc.registers) {
-    events_.Raise(worker::RegisterAnswered{rpc.router, status, 0, 0});
-  } else {
-    events_.Raise(worker::HeartbeatAnswered{rpc.router, status, 0, {}});
-  }
+uint64_t WorkerMembership::OpenCallTo(uint64_t router) {
+  const int node = node_of_.at(router);
+  return node < 0 ? 0 : world_.OpenCall(node_, node);
 }
 
 void WorkerMembership::CallBroken(uint64_t call) {
-  if (const auto found = rpcs_.find(call); found != rpcs_.end()) {
-    const Rpc rpc = found->second;
-    rpcs_.erase(found);
-    RpcFailed(rpc);
-    return;
+  if (const auto found = lookups_.find(call); found != lookups_.end()) {
+    const Lookup lookup = found->second;
+    lookups_.erase(found);
+    return LookupFailed(lookup);
   }
-  const auto watch = watches_.find(call);
-  if (watch == watches_.end()) return;
-  const uint64_t router = watch->second;
-  watches_.erase(watch);
-  events_.Raise(worker::WatchEnded{router});
+  LeaseEnded(call, absl::UnavailableError("the call broke"));
 }
 
-void WorkerMembership::Perform(const worker::SendRegister& action) {
+void WorkerMembership::Perform(const worker::OpenLease& action) {
   node_of_[action.router] = NodeOf(action.address);
-  const uint64_t call = OpenRpc(action.router, /*registers=*/true, action.timeout_us);
-  world_.SendOnCall<RouterProcess>(
-      call, node_, "register",
-      [call, info = info_](RouterProcess& router) { router.Register(call, info); });
+  const uint64_t call = OpenCallTo(action.router);
+  if (call == 0) {
+    return world_.After(node_, kRefusedUs, "connection refused", [this, lease = action.lease] {
+      events_.Raise(worker::LeaseEnded{lease, absl::UnavailableError("connection refused")});
+    });
+  }
+  leases_[action.lease] = {call, action.router};
+  world_.SendOnCall<RouterProcess>(call, node_, "register",
+                                   [call, info = info_, open = action](RouterProcess& router) {
+                                     router.AskLease({call, info, open.held_by, open.lease});
+                                   });
+}
+
+void WorkerMembership::Registered(uint64_t call, uint64_t router_incarnation) {
+  const uint64_t lease = LeaseOf(call);
+  if (lease == 0) return;
+  leases_[lease].granted = true;
+  gave_up_asking_.erase(node_of_.at(leases_[lease].router));
+  const int64_t interval_us = IntervalOf(router_incarnation, times_.membership.heartbeat_us);
+  events_.Raise(worker::LeaseGranted{lease, router_incarnation, interval_us});
 }
 
 void WorkerMembership::Perform(const worker::SendHeartbeat& action) {
   const Status status = status_();
-  const uint64_t call = OpenRpc(action.router, /*registers=*/false, action.timeout_us);
-  if (call != 0) {
-    rpcs_[call].draining = status.draining;
-    rpcs_[call].leaving = action.leaving;
-  }
+  Lease& lease = leases_.at(action.lease);
+  lease.draining = status.draining;
+  lease.leaving = action.leaving;
   // In no guaranteed order.
   const std::vector<uint64_t> linked(status.linked.rbegin(), status.linked.rend());
   world_.SendOnCall<RouterProcess>(
-      call, node_, "heartbeat",
-      [call, instance = info_.instance, action, status, linked](RouterProcess& router) {
-        router.Heartbeat(call,
-                         {0, instance, action.router_incarnation, action.view_version, status.ready,
-                          status.load, status.draining, action.leaving, linked});
+      lease.call, node_, "heartbeat",
+      [call = lease.call, leaving = action.leaving, status, linked](RouterProcess& router) {
+        router.Heartbeat({call, status.ready, status.load, status.draining, leaving, linked});
       });
 }
 
+void WorkerMembership::HeartbeatAnswered(uint64_t call, const router::AnswerHeartbeat& answer) {
+  const uint64_t lease = LeaseOf(call);
+  if (lease == 0) return;
+  worker::HeartbeatAnswered answered{
+      lease, {}, leases_[lease].draining, answer.drain, answer.needed_requests};
+  if (leases_[lease].leaving && unneeded_ && answer.needed_requests > 0) {
+    world_.Violate(absl::StrCat(info_.instance.id, " leaves while ", answer.needed_requests,
+                                " requests need it"));
+  }
+  for (const router::WorkerInfo& info : answer.workers) answered.members.push_back(ToPeer(info));
+  events_.Raise(std::move(answered));
+}
+
+void WorkerMembership::HeartbeatWanted(uint64_t call) {
+  if (const uint64_t lease = LeaseOf(call)) events_.Raise(worker::HeartbeatWanted{lease});
+}
+
+void WorkerMembership::LeaseEnded(uint64_t call, const absl::Status& status) {
+  world_.CloseCall(call);
+  const uint64_t lease = LeaseOf(call);
+  if (lease == 0) return;
+  leases_.erase(lease);
+  events_.Raise(worker::LeaseEnded{lease, status});
+}
+
+void WorkerMembership::Perform(const worker::CloseLease& action) {
+  const auto found = leases_.find(action.lease);
+  if (found == leases_.end()) return;  // No call could be opened.
+  const Lease lease = found->second;
+  if (!lease.granted) gave_up_asking_.insert(node_of_.at(lease.router));
+  leases_.erase(found);
+  world_.BreakCall(lease.call);
+}
+
+void WorkerMembership::Perform(const worker::ForgetRouter& action) {
+  std::erase_if(lookups_, [&](const auto& entry) { return entry.second.router == action.router; });
+  node_of_.erase(action.router);
+}
+
+void WorkerMembership::LookupFailed(const Lookup& lookup) {
+  events_.Raise(worker::PeerLookedUp{lookup.router, lookup.peer,
+                                     absl::UnavailableError("the router does not answer")});
+}
+
 void WorkerMembership::Perform(const worker::LookUpPeer& action) {
-  const uint64_t call = OpenRpc(action.router, /*registers=*/false, action.timeout_us, action.peer);
+  const Lookup lookup{action.router, action.peer};
+  const uint64_t call = OpenCallTo(action.router);
+  if (call == 0) {
+    return world_.After(node_, kRefusedUs, "connection refused",
+                        [this, lookup] { LookupFailed(lookup); });
+  }
+  lookups_[call] = lookup;
+  world_.After(node_, action.timeout_us, "rpc timeout", [this, call] {
+    if (lookups_.contains(call)) CallBroken(call);
+    world_.CloseCall(call);
+  });
   const auto ask = [this, call, peer = action.peer] {
     world_.SendOnCall<RouterProcess>(
         call, node_, "find",
         [call, node = node_, peer](RouterProcess& router) { router.Find(call, node, peer); });
   };
-  if (call != 0 && world_.Strikes(&NetworkFaults::connect_fail)) return;  // It hangs.
-  if (call == 0 || !world_.Strikes(&NetworkFaults::connect_slow)) return ask();
+  if (world_.Strikes(&NetworkFaults::connect_fail)) return;  // It hangs.
+  if (!world_.Strikes(&NetworkFaults::connect_slow)) return ask();
   world_.After(node_, world_.random().Between(1000, action.timeout_us / 2), "asked late", ask);
 }
 
 void WorkerMembership::Found(uint64_t call, const absl::StatusOr<router::WorkerInfo>& found) {
-  const auto rpc = rpcs_.find(call);
-  if (rpc == rpcs_.end()) return;
-  const Rpc asked = rpc->second;
-  rpcs_.erase(rpc);
+  const auto asked = lookups_.find(call);
+  if (asked == lookups_.end()) return;
+  const Lookup lookup = asked->second;
+  lookups_.erase(asked);
   absl::StatusOr<worker::PeerWorker> peer = absl::NotFoundError("it is not here");
   if (found.ok()) peer = ToPeer(*found);
-  events_.Raise(worker::PeerLookedUp{asked.router, *asked.looks_up, std::move(peer)});
-}
-
-void WorkerMembership::Perform(const worker::OpenWatch& action) {
-  const uint64_t call = world_.OpenCall(node_, node_of_[action.router]);
-  if (call == 0) {
-    world_.After(node_, kRefusedUs, "connection refused",
-                 [this, router = action.router] { events_.Raise(worker::WatchEnded{router}); });
-    return;
-  }
-  watches_[call] = action.router;
-  world_.SendOnCall<RouterProcess>(
-      call, node_, "watch",
-      [call, instance = info_.instance](RouterProcess& router) { router.Watch(call, instance); });
-}
-
-void WorkerMembership::Perform(const worker::ForgetRouter& action) {
-  const auto of_it = [&](const auto& entry) {
-    if (entry.second != action.router) return false;
-    world_.BreakCall(entry.first);
-    return true;
-  };
-  for (const auto& [call, rpc] : rpcs_) {
-    if (rpc.router == action.router && rpc.registers) {
-      gave_up_asking_.insert(node_of_[action.router]);
-    }
-  }
-  std::erase_if(watches_, of_it);
-  std::erase_if(rpcs_, [&](const auto& entry) { return entry.second.router == action.router; });
-  node_of_.erase(action.router);
-}
-
-void WorkerMembership::Registered(uint64_t call, const absl::Status& status,
-                                  uint64_t router_incarnation) {
-  const auto rpc = rpcs_.find(call);
-  if (rpc == rpcs_.end()) return;
-  const uint64_t router = rpc->second.router;
-  rpcs_.erase(rpc);
-  if (status.ok()) {
-    gave_up_asking_.erase(node_of_[router]);
-  }
-  const int64_t interval_us = IntervalOf(router_incarnation, times_.membership.heartbeat_us);
-  events_.Raise(worker::RegisterAnswered{router, status, router_incarnation, interval_us});
-}
-
-void WorkerMembership::HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
-                                        const std::vector<router::WorkerInfo>& members,
-                                        int needed_requests, bool drain) {
-  const auto rpc = rpcs_.find(call);
-  if (rpc == rpcs_.end()) return;
-  worker::HeartbeatAnswered answer{rpc->second.router, status, version, {}};
-  answer.draining = rpc->second.draining;
-  answer.drain = drain;
-  answer.needed_requests = needed_requests;
-  const bool left = rpc->second.leaving && status.ok();
-  rpcs_.erase(rpc);
-  if (left && unneeded_ && needed_requests > 0) {
-    world_.Violate(
-        absl::StrCat(info_.instance.id, " leaves while ", needed_requests, " requests need it"));
-  }
-  for (const router::WorkerInfo& info : members) answer.members.push_back(ToPeer(info));
-  events_.Raise(std::move(answer));
-}
-
-void WorkerMembership::Noticed(uint64_t call) {
-  const auto watch = watches_.find(call);
-  if (watch != watches_.end()) events_.Raise(worker::WatchNoticed{watch->second});
+  events_.Raise(worker::PeerLookedUp{lookup.router, lookup.peer, std::move(peer)});
 }
 
 // ---- What else the shell does ----

@@ -1,5 +1,5 @@
-// The worker side of membership: the core of services/worker as its shell runs it, with RPCs that
-// time out, names that are resolved by the world's DNS, and endpoints that stand or fail.
+// The worker side of membership: the core of services/worker as its shell runs it, with calls that
+// break, names that are resolved by the world's DNS, and endpoints that stand or fail.
 #ifndef TESTS_SIM_WORKER_MEMBERSHIP_H_
 #define TESTS_SIM_WORKER_MEMBERSHIP_H_
 
@@ -13,6 +13,7 @@
 
 #include "common/base/serial_events.h"
 #include "services/router/core/membership.h"
+#include "services/router/core/router_core.h"
 #include "services/worker/core/memberships.h"
 #include "tests/sim/memberships_witness.h"
 #include "tests/sim/sim_alarm.h"
@@ -40,11 +41,10 @@ class WorkerMembership {
   void CallBroken(uint64_t call);
 
   // Answers of a router.
-  void Registered(uint64_t call, const absl::Status& status, uint64_t router_incarnation);
-  void Noticed(uint64_t call);  // The router wants a heartbeat.
-  void HeartbeatReplied(uint64_t call, const absl::Status& status, uint64_t version,
-                        const std::vector<router::WorkerInfo>& members, int needed_requests,
-                        bool drain);
+  void Registered(uint64_t call, uint64_t router_incarnation);
+  void HeartbeatWanted(uint64_t call);
+  void HeartbeatAnswered(uint64_t call, const router::AnswerHeartbeat& answer);
+  void LeaseEnded(uint64_t call, const absl::Status& status);
   void Found(uint64_t call, const absl::StatusOr<router::WorkerInfo>& found);
 
   // The status has changed.
@@ -99,23 +99,26 @@ class WorkerMembership {
   absl::Status CheckInvariants() const { return core_.CheckInvariants(); }
 
  private:
-  struct Rpc {
+  struct Lease {
+    uint64_t call = 0;
     uint64_t router = 0;
-    bool registers = false;  // Else a heartbeat.
-    bool draining = false;   // What the heartbeat says.
+    bool granted = false;
+    bool draining = false;  // What the heartbeat says that is under way.
     bool leaving = false;
-    std::optional<InstanceRef> looks_up = {};
+  };
+  struct Lookup {
+    uint64_t router = 0;
+    InstanceRef peer;
   };
 
   void HandleOne(const worker::MembershipEvent& event);
-  // Opens a call to the router, which breaks on its own in time; 0: it is refused.
-  uint64_t OpenRpc(uint64_t router, bool registers, int64_t timeout_us,
-                   const std::optional<InstanceRef>& looks_up = std::nullopt);
-  void RpcFailed(const Rpc& rpc);
+  uint64_t LeaseOf(uint64_t call) const;  // 0: it is over.
+  uint64_t OpenCallTo(uint64_t router);   // 0: it is refused.
+  void LookupFailed(const Lookup& lookup);
   void Perform(const worker::ResolveRouterName& action);
-  void Perform(const worker::SendRegister& action);
+  void Perform(const worker::OpenLease& action);
   void Perform(const worker::SendHeartbeat& action);
-  void Perform(const worker::OpenWatch& action);
+  void Perform(const worker::CloseLease& action);
   void Perform(const worker::ForgetRouter& action);
   void Perform(const worker::LookUpPeer& action);
   void Perform(const worker::ConnectPeers& action);
@@ -148,10 +151,10 @@ class WorkerMembership {
   MembershipsWitness witness_;
   SerialEvents<worker::MembershipEvent> events_{
       [this](const worker::MembershipEvent& event) { HandleOne(event); }};
-  std::map<uint64_t, int> node_of_;       // Router -> node.
-  std::map<uint64_t, Rpc> rpcs_;          // By call.
-  std::map<uint64_t, uint64_t> watches_;  // Call -> router.
-  std::set<int> gave_up_asking_;          // Nodes of routers.
+  std::map<uint64_t, int> node_of_;     // Router -> node.
+  std::map<uint64_t, Lease> leases_;    // By the core's number.
+  std::map<uint64_t, Lookup> lookups_;  // By call.
+  std::set<int> gave_up_asking_;        // Nodes of routers.
   std::function<void()> on_drain_;
   // Those that live, or are silent; whatever the core knows of them.
   std::map<uint64_t, SimEndpoint> live_;

@@ -28,8 +28,6 @@ struct NetworkFaults {
   int64_t delay_us_max = 500;
   double spike = 0;          // A message takes up to 200 ms.
   double control_drop = 0;   // A message on a call is lost, and the call breaks.
-  double notice_lost = 0;    // A notice of changed members is lost; the call stands.
-  double notice_late = 0;    // Such a notice comes up to 2 s after the change.
   double compute_fail = 0;   // A step fails; a chunk, row, draw or prompt's tokens: a part of this.
   double loop_late = 0;      // A worker's busy loop sees its timer up to 1 s late.
   double call_late = 0;      // A call takes up to 1 s to connect.

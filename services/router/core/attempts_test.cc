@@ -353,8 +353,8 @@ TEST_F(AttemptsTest, WhoWaitsHoldsNobody) {
   Handle(PrefillEnded{reserve_.attempt_id, WithLeg(kFull, "prefill", "c0-0"), {}});
   ASSERT_EQ(core_->load().waiting, 1);
   for (const char* id : {"d0", "c0-1"}) {
-    Handle(HeartbeatReceived{2, {id, 1}, kIncarnation, 0, true, {}, /*draining=*/true});
-    EXPECT_EQ(Only<ReplyHeartbeat>().needed_requests, 0) << id;
+    Say({id, 1}, {0, true, {}, /*draining=*/true});
+    EXPECT_EQ(Only<AnswerHeartbeat>().needed_requests, 0) << id;
   }
 }
 
@@ -388,7 +388,7 @@ TEST_F(AttemptsTest, AWorkerThatIsLostHasRefusedNothing) {
   FailReserve(kFull);
   ASSERT_EQ(core_->load().waiting, 1);
   const InstanceRef decode = {"d0", 1};
-  Handle(HeartbeatReceived{2, decode, kIncarnation, 0, false, {}, true, /*leaving=*/true});
+  Say(decode, {0, false, {}, true, /*leaving=*/true});
   EXPECT_THAT(All<FinishCall>(), SizeIs(1)) << "nobody is expected";
   Join({TestDecode("d0")});
   for (const char* stage : {"c0-0", "c0-1"}) Beat({stage, 1});

@@ -232,7 +232,7 @@ TEST_F(ColocatedTest, ALostStageEndsWhatTheChainDecodes) {
   Begin(1);
   Prompt();
   Token(7);
-  Handle(HeartbeatReceived{2, {"c0-1", 1}, kIncarnation, 0, false, {}, true, /*leaving=*/true});
+  Say({"c0-1", 1}, {0, false, {}, true, /*leaving=*/true});
   EXPECT_TRUE(IsEndedByDrain(Refusal())) << Refusal();
   EXPECT_EQ(InstanceOf(Refusal()), "c0-1");
   EXPECT_TRUE(core_->AtRest());
@@ -332,13 +332,13 @@ TEST_F(ColocatedTest, ARequestWaitsForAChainThatIsComing) {
   RouterLimits limits;
   limits.pairing_timeout_us = limits.membership.pair_grace_us = 300'000;
   ResetTo(limits);
-  Handle(RegisterRequested{1, TestColocated("c0", 0, 2)});
+  Ask(TestColocated("c0", 0, 2));
   EXPECT_EQ(core_->outlook(now_us_), Outlook::kRefused);
   Request(1);
   EXPECT_THAT(
       std::string(Refusal().message()),
       HasSubstr("no colocated chain is ready: c0-0 is not ready; chain c0 lacks rank 1 of 2"));
-  Handle(RegisterRequested{1, TestColocated("c0", 1, 2)});
+  Ask(TestColocated("c0", 1, 2));
   EXPECT_EQ(core_->outlook(now_us_), Outlook::kWaits);
   Request(2);
   EXPECT_THAT(actions_, IsEmpty());
@@ -369,8 +369,8 @@ TEST_F(ColocatedTest, EachStageIsHeldUntilTheLastToken) {
   JoinOne();
   Begin(1);
   const auto needed = [this](const char* id) {
-    Handle(HeartbeatReceived{2, {id, 1}, kIncarnation, 0, false, {}, /*draining=*/true});
-    return Only<ReplyHeartbeat>().needed_requests;
+    Say({id, 1}, {0, false, {}, /*draining=*/true});
+    return Only<AnswerHeartbeat>().needed_requests;
   };
   for (const char* id : {"c0-0", "c0-1"}) EXPECT_EQ(needed(id), 1) << id;
   Prompt();

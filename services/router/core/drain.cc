@@ -13,19 +13,9 @@ namespace baton::router {
 // ---- A worker's ----
 
 void RouterCore::State::On(const DrainRequested& event) {
-  Emit(ReplyDrain{event.rpc_id, membership.Drain(event.instance_id)});
-  for (const auto& [instance, rpc_id] : watches.rpc_ids()) {
-    // Its heartbeat's reply says why it was asked for.
-    if (instance.id == event.instance_id) Notify(instance);
-  }
-}
-
-void RouterCore::State::HearOfDrain(const HeartbeatReceived& event, ReplyHeartbeat& reply) {
-  if (event.draining) membership.SaysDraining(event.instance);
-  const Worker* worker = membership.Find(event.instance);
-  reply.drain = worker->drain_asked;
-  // Nothing is added to them after this reply: the worker is in no pair.
-  if (event.draining) reply.needed_requests = table.CountHeldBy(event.instance);
+  absl::StatusOr<InstanceRef> worker = membership.Drain(event.instance_id);
+  Emit(ReplyDrain{event.rpc_id, worker.status()});
+  if (worker.ok()) AskHeartbeatOf(*worker);  // Whose answer says why.
 }
 
 // ---- The router's own ----

@@ -19,9 +19,9 @@ const absl::Status kHandedBack =
 
 class DrainTest : public RouterCoreTest {
  protected:
-  ReplyHeartbeat BeatDraining(const InstanceRef& instance, bool leaving = false) {
-    Handle(HeartbeatReceived{2, instance, kIncarnation, 0, false, {}, true, leaving});
-    return Only<ReplyHeartbeat>();
+  AnswerHeartbeat BeatDraining(const InstanceRef& instance, bool leaving = false) {
+    Say(instance, {0, false, {}, true, leaving});
+    return Only<AnswerHeartbeat>();
   }
   absl::Status Refusal() const { return Only<FinishCall>().outcome.status(); }
 };
@@ -37,14 +37,13 @@ TEST_F(DrainTest, AWorkerThatSaysSoIsInNoPair) {
 
 TEST_F(DrainTest, AWorkerThatIsToDrainHearsOfIt) {
   JoinOnePair();
-  Handle(WatchOpened{7, {"d0", 1}});
   Handle(DrainRequested{3, "d0"});
   EXPECT_EQ(Only<ReplyDrain>().status, absl::OkStatus());
-  EXPECT_EQ(Only<NotifyWatch>().rpc_id, 7u);
+  EXPECT_EQ(Only<AskHeartbeat>().rpc_id, call_of_.at({"d0", 1}));
   Beat({"d0", 1});
-  EXPECT_TRUE(Only<ReplyHeartbeat>().drain);
+  EXPECT_TRUE(Only<AnswerHeartbeat>().drain);
   Beat({"c0-0", 1});
-  EXPECT_FALSE(Only<ReplyHeartbeat>().drain);
+  EXPECT_FALSE(Only<AnswerHeartbeat>().drain);
 }
 
 TEST_F(DrainTest, AStageIsHeldUntilDecodeHasTheWholePrompt) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/coverage.h"
 #include "common/base/status.h"
 #include "services/router/core/fit.h"
@@ -96,31 +97,21 @@ bool Membership::AllHearOfAll() const {
 }
 
 void Membership::Relist(const GridName& grid) {
-  list_versions_[grid] = ++view_version_;
+  ++version_;
   relisted_.insert(grid);
 }
 
-absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t listed_version, bool ready,
-                                   const WorkerLoad& load, int64_t now_us,
-                                   std::vector<uint64_t> linked, std::string why_not_ready) {
-  const auto found = workers_.find(instance.id);
-  if (found == workers_.end()) {
-    Covered<"membership: a heartbeat of an unknown worker">();
-    return absl::NotFoundError(absl::StrCat(instance.id, " holds no lease here: register (again)"));
-  }
-  Worker& worker = found->second;
-  if (worker.info.instance != instance) {
-    Covered<"membership: a heartbeat of a former life">();
-    return absl::NotFoundError(
-        absl::StrCat(instance.id, " incarnation ", absl::Hex(instance.incarnation),
-                     " has been replaced by ", absl::Hex(worker.info.instance.incarnation)));
-  }
+void Membership::Heartbeat(const InstanceRef& instance, bool ready, const WorkerLoad& load,
+                           int64_t now_us, std::vector<uint64_t> linked,
+                           std::string why_not_ready) {
+  Worker* member = FindToChange(instance);
+  BATON_CHECK(member != nullptr) << instance.id << " is no member";
+  Worker& worker = *member;
   worker.lease_until_us = now_us + options_.lease_us;
   worker.excused = false;
   std::sort(linked.begin(), linked.end());
   if (worker.ready != ready || worker.linked != linked) worker.changed_us = now_us;
   worker.load = load;
-  worker.listed_version = listed_version;
   worker.why_not_ready = std::move(why_not_ready);
   if (worker.ready != ready || worker.linked != linked || worker.suspect) {
     worker.suspect = false;
@@ -128,17 +119,16 @@ absl::Status Membership::Heartbeat(const InstanceRef& instance, uint64_t listed_
     worker.ready = ready;
     Changed(worker);
   }
-  return absl::OkStatus();
 }
 
-absl::Status Membership::Drain(const std::string& instance_id) {
+absl::StatusOr<InstanceRef> Membership::Drain(const std::string& instance_id) {
   const auto found = workers_.find(instance_id);
   if (found == workers_.end()) {
     return absl::NotFoundError(absl::StrCat("no worker ", instance_id, " is registered"));
   }
   found->second.drain_asked = true;
   SaysDraining(found->second.info.instance);
-  return absl::OkStatus();
+  return found->second.info.instance;
 }
 
 void Membership::SaysDraining(const InstanceRef& instance) {
@@ -214,9 +204,7 @@ void Membership::Lose(WorkerMap::iterator worker, std::vector<Worker>& lost) {
   lost.push_back(std::move(worker->second));
   workers_.erase(worker);
   Relist(grid);
-  if (!over) return;
-  grids_.erase(grid);
-  list_versions_.erase(grid);
+  if (over) grids_.erase(grid);
 }
 
 void Membership::ExcuseSilence(int64_t until_us) {
@@ -308,16 +296,13 @@ std::vector<WorkerInfo> Membership::ListFor(const Worker& worker) const {
   return list;
 }
 
-uint64_t Membership::ListVersion(const Worker& worker) const {
-  // No number of the one is one of the other.
-  return AllHearOfAll() ? 2 * view_version_ + 1 : 2 * list_versions_.at(worker.info.grid());
-}
-
 std::vector<InstanceRef> Membership::TakeRelisted() {
   std::vector<InstanceRef> relisted;
   const std::set<GridName> changed = std::exchange(relisted_, {});
   if (changed.empty()) return relisted;
-  if (AllHearOfAll()) {
+  // As the cluster outgrows that all hear of all, or the reverse, everybody's list is another.
+  const bool to_all = AllHearOfAll();
+  if (std::exchange(told_of_all_, to_all) || to_all) {
     for (const auto& [id, member] : workers_) relisted.push_back(member.info.instance);
     return relisted;
   }

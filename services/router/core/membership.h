@@ -34,7 +34,6 @@ struct Worker {
   int64_t probation_us = 0;        // How long the last one is; 0: none since it last served.
   int64_t probation_until_us = 0;  // In no pair before; 0: it is over, or there was no failure.
   int64_t changed_us = 0;        // When it joined, or was seen to change who can be paired with it.
-  uint64_t listed_version = 0;   // ListVersion of the newest list that it has had.
   std::vector<uint64_t> linked;  // HeartbeatRequest.linked, in order.
   std::string why_not_ready;     // In its own words; may be empty.
   int64_t lease_until_us = 0;
@@ -101,14 +100,12 @@ class Membership {
   // leave. Draining ones don't count, and workers need not fit their model.
   absl::Status Register(const WorkerInfo& worker, int64_t now_us, std::vector<Worker>& lost);
 
-  // NOT_FOUND for an unknown instance or another incarnation. `listed_version`: of the newest
-  // members that the worker has had; `linked`, `why_not_ready`: see HeartbeatRequest.
-  absl::Status Heartbeat(const InstanceRef& instance, uint64_t listed_version, bool ready,
-                         const WorkerLoad& load, int64_t now_us, std::vector<uint64_t> linked = {},
-                         std::string why_not_ready = {});
+  // A member's. `linked`, `why_not_ready`: see HeartbeatRequest.
+  void Heartbeat(const InstanceRef& instance, bool ready, const WorkerLoad& load, int64_t now_us,
+                 std::vector<uint64_t> linked = {}, std::string why_not_ready = {});
 
   // The worker is to drain: in no ready pair from now on. NOT_FOUND for an unknown instance.
-  absl::Status Drain(const std::string& instance_id);
+  absl::StatusOr<InstanceRef> Drain(const std::string& instance_id);
   // The worker says so itself; there is no way back but another incarnation.
   void SaysDraining(const InstanceRef& instance);
 
@@ -143,14 +140,12 @@ class Membership {
   int64_t NextDeadlineUs() const;
 
   // Grows with every join and loss.
-  uint64_t view_version() const { return view_version_; }
+  uint64_t version() const { return version_; }
   std::vector<Worker> Workers() const;  // By instance id.
   // What a member is told of: the members of its chain or decode service; everybody in a small
   // cluster. In order of place, or of instance id.
   std::vector<WorkerInfo> ListFor(const Worker& worker) const;
-  // Changes whenever that does.
-  uint64_t ListVersion(const Worker& worker) const;
-  // The members for whom it has changed since the last call.
+  // The members for whom that has changed since the last call.
   std::vector<InstanceRef> TakeRelisted();
   const Worker* Find(const InstanceRef& instance) const;
   // A member's usable pages. In a decode service of several ranks: the smallest rank's.
@@ -235,7 +230,7 @@ class Membership {
   bool OnlyColocated() const;
 
   MembershipOptions options_;
-  uint64_t view_version_ = 1;
+  uint64_t version_ = 1;
   int64_t sweep_us_ = kNeverUs;  // No lease ends before, no probation, no pair's time apart.
   int64_t began_us_ = kNeverUs;  // The first registration.
   WorkerMap workers_;
@@ -243,8 +238,8 @@ class Membership {
   std::map<std::string, Applicant> applicants_;  // By instance id.
   // The members' places; a grid of none is gone.
   std::map<GridName, Places> grids_;
-  std::map<GridName, uint64_t> list_versions_;
   std::set<GridName> relisted_;  // Since TakeRelisted.
+  bool told_of_all_ = true;      // As of then: AllHearOfAll.
   // Until when pairs are in Roster::unconnected.
   std::map<std::pair<uint64_t, uint64_t>, int64_t> unconnected_until_us_;
   // What follows from the members is found when it is asked for; nullopt: to be found again.

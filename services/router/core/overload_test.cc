@@ -35,14 +35,13 @@ class OverloadTest : public RouterCoreTest {
     limits.seed = 7;
     Reset(limits);
   }
-  void ReservingOnAWatchedPair(int64_t pair_grace_us) {
+  void ReservingOnAPair(int64_t pair_grace_us) {
     RouterLimits limits;
     limits.max_waiting = 10;
     limits.pairing_timeout_us = 300'000;
     limits.membership.pair_grace_us = pair_grace_us;
     Reset(limits);
     JoinOnePair();
-    Handle(WatchOpened{50, {"d0", 1}});
     Reserving(1);
   }
   void RefuseReserve(absl::Status status = kFull) {
@@ -104,8 +103,7 @@ TEST_F(OverloadTest, WithoutAPairToComeARefusalIsTheLastWord) {
   JoinOnePair();
   Prefilling(1);
   const InstanceRef decode = reserve_.decode;
-  Handle(HeartbeatReceived{
-      2, decode, kIncarnation, core_->membership().view_version(), /*ready=*/false, {}});
+  Say(decode, {0, /*ready=*/false, {}});
   Handle(PrefillEnded{reserve_.attempt_id, kFull, {}});
   EXPECT_TRUE(IsOverloaded(Refusal())) << Refusal();
   EXPECT_EQ(LegOf(Refusal()), "prefill");
@@ -114,8 +112,8 @@ TEST_F(OverloadTest, WithoutAPairToComeARefusalIsTheLastWord) {
 }
 
 TEST_F(OverloadTest, ARefusalOfAPairThatComesBackWaitsForIt) {
-  ReservingOnAWatchedPair(/*pair_grace_us=*/300'000);
-  Handle(WatchBroken{50});
+  ReservingOnAPair(/*pair_grace_us=*/300'000);
+  Dies({"d0", 1});
   RefuseReserve();
   EXPECT_EQ(core_->load().waiting, 1);
 }
@@ -190,11 +188,11 @@ TEST_F(OverloadTest, TheDeadlineEndsTheWait) {
 }
 
 TEST_F(OverloadTest, WhoWaitsForRoomWaitsForAPairWhenNoneIsLeft) {
-  ReservingOnAWatchedPair(/*pair_grace_us=*/900'000);
+  ReservingOnAPair(/*pair_grace_us=*/900'000);
   RefuseReserve();
   EXPECT_EQ(core_->NextDeadlineUs(), kHintUs);
   now_us_ = 10;
-  Handle(WatchBroken{50});
+  Dies({"d0", 1});
   EXPECT_EQ(core_->NextDeadlineUs(), 10 + 300'000) << "the pairing timeout, from now on";
   Beat({"d0", 1});
   EXPECT_EQ(core_->NextDeadlineUs(), kHintUs) << "and for room again";

@@ -95,8 +95,7 @@ TEST_F(PauseTest, ClientsDeadlinesAreNeverPutOff) {
 
 TEST_F(PauseTest, AWaitForAPairIsExcusedOnce) {
   JoinOnePair();
-  Handle(WatchOpened{50, {"d0", 1}});
-  Handle(WatchBroken{50});
+  Dies({"d0", 1});
   Handle(CallSubmitted{1, "r1", 100, 4, 100 * kLeaseUs});
   EXPECT_EQ(core_->load().waiting, 1);
   TickAt(2 * kLeaseUs);
@@ -125,8 +124,7 @@ TEST_F(PauseTest, EachWaitIsExcusedByItself) {
   limits_.membership.pair_grace_us = 10 * kLeaseUs;
   Reset(limits_);
   JoinOnePair();
-  Handle(WatchOpened{50, {"d0", 1}});
-  Handle(WatchBroken{50});
+  Dies({"d0", 1});
   Handle(CallSubmitted{1, "r1", 100, 4, 100 * kLeaseUs});
   const auto wait_out_a_pause = [this] {
     ASSERT_EQ(core_->load().waiting, 1);
@@ -152,7 +150,7 @@ class LatePairTest : public PauseTest {
     while (now_us_ < until_us) {
       TickUntil(std::min(until_us, now_us_ + kBeatUs));
       for (const char* id : {"c0-0", "c0-1", "d0"}) {
-        Handle(HeartbeatReceived{2, {id, 1}, kIncarnation, 0, /*ready=*/false, {}});
+        Say({id, 1}, {0, /*ready=*/false, {}});
       }
     }
   }
@@ -192,7 +190,7 @@ TEST_F(LatePairTest, TheHopeOfAPauseLastsHalfOfTheTime) {
   const auto pause = [this](int64_t at_us) {
     BeInTime(at_us - 2 * kBeatUs - 1);
     StandStill();
-    Handle(HeartbeatReceived{2, {"d0", 1}, kIncarnation, 0, /*ready=*/false, {}});
+    Say({"d0", 1}, {0, /*ready=*/false, {}});
     return core_->outlook(now_us_);
   };
   const int64_t began_us = now_us_ + 3 * kLeaseUs;

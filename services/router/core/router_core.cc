@@ -38,57 +38,6 @@ absl::Status CheckTicket(const Ticket& ticket, const Pair& pair, int prompt_toke
 
 // ---- The cluster ----
 
-void RouterCore::State::On(const RegisterRequested& event) {
-  std::vector<Worker> lost;
-  const InstanceRef& instance = event.worker.instance;
-  const auto known = membership.applicants().find(instance.id);
-  absl::Status before;
-  if (known != membership.applicants().end() && known->second.info.instance == instance) {
-    before = known->second.refusal;
-  }
-  ReplyRegister reply{event.rpc_id, membership.Register(event.worker, now_us, lost)};
-  reply.instance = instance;
-  reply.repeated = !reply.status.ok() && reply.status == before;
-  Emit(std::move(reply));
-  for (const Worker& worker : lost) {
-    LoseWorker(worker,
-               worker.displaced
-                   ? absl::StrCat("has given way to ", instance.id, ", which it does not fit")
-                   : "was replaced by a new incarnation of itself",
-               /*left=*/false);
-  }
-}
-
-void RouterCore::State::On(const HeartbeatReceived& event) {
-  ReplyHeartbeat reply;
-  reply.rpc_id = event.rpc_id;
-  // A former router's versions mean nothing here, small as their numbers are.
-  reply.status = event.router_incarnation == limits.incarnation
-                     ? membership.Heartbeat(event.instance, event.view_version, event.ready,
-                                            event.load, now_us, event.linked, event.why_not_ready)
-                     : absl::NotFoundError(absl::StrCat(
-                           event.instance.id, " registered with another router: register again"));
-  if (reply.status.ok()) {
-    const Worker& worker = *membership.Find(event.instance);
-    const WorkerInfo& info = worker.info;
-    const int used_pages = membership.UsablePages(info) - event.load.free_pages;
-    pairing.Report(event.instance, event.load,
-                   int64_t{used_pages} * info.fingerprint.kv_layout.page_size);
-    reply.tell_prompts_again =
-        !event.taken_prompts.empty() &&
-        !pairing.NoteTaken(membership.roster(), event.instance, event.taken_prompts);
-    reply.view_version = membership.ListVersion(worker);
-    reply.view_changed = event.view_version != reply.view_version;
-    if (reply.view_changed) reply.workers = membership.ListFor(worker);
-    HearOfDrain(event, reply);
-  }
-  Emit(std::move(reply));
-  if (!event.leaving) return;
-  std::vector<Worker> lost;
-  membership.Remove(event.instance, now_us, lost);
-  LoseWorkers(lost, "has left, for its time to drain was over", /*left=*/true);
-}
-
 void RouterCore::State::LoseWorkers(const std::vector<Worker>& lost, const std::string& cause,
                                     bool left) {
   for (const Worker& worker : lost) LoseWorker(worker, cause, left);
@@ -96,7 +45,7 @@ void RouterCore::State::LoseWorkers(const std::vector<Worker>& lost, const std::
 
 void RouterCore::State::LoseWorker(const Worker& worker, const std::string& cause, bool left) {
   const InstanceRef& instance = worker.info.instance;
-  EndWatchOf(instance);
+  EndLeaseOf(instance);
   const Role leg = worker.info.role == Role::kPrefill ? Role::kPrefill : Role::kDecode;
   for (const uint64_t call_id : table.CallsThatNeed(instance)) {
     Transaction& txn = *table.OfCall(call_id);
@@ -306,7 +255,7 @@ void RouterCore::Handle(const Event& event, int64_t now_us, std::vector<Action>&
   state_->NoticePause();
   std::visit([this](const auto& e) { state_->On(e); }, event);
   state_->EndDrain();
-  state_->TellWatches();
+  state_->TellMembers();
   // By far the most events are tokens; few of them make room, end a probation, or have another
   // tenant be next.
   if (changes != state_->pairing.changes() || served != state_->served ||

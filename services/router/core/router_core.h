@@ -65,15 +65,15 @@ struct RouterLimits {
 };
 
 // ---- Events: the cluster ----
-struct RegisterRequested {
-  uint64_t rpc_id = 0;  // Names the RPC in the reply.
+// A worker asks for a lease, by a call that stands for as long as the lease does.
+struct LeaseAsked {
+  uint64_t rpc_id = 0;  // Names the call from here on; never used again.
   WorkerInfo worker;
+  std::vector<uint64_t> held_by;  // Routers that hold it by other calls.
+  uint64_t call_number = 0;       // RegisterRequest.call_number.
 };
 struct HeartbeatReceived {
   uint64_t rpc_id = 0;
-  InstanceRef instance;
-  uint64_t router_incarnation = 0;  // That it registered with.
-  uint64_t view_version = 0;
   bool ready = false;
   WorkerLoad load;
   bool draining = false;         // It takes nothing new.
@@ -83,12 +83,7 @@ struct HeartbeatReceived {
   // PrefixKeys of prompts that other routers gave its chain.
   std::vector<std::vector<uint64_t>> taken_prompts;
 };
-// A worker listens for changes of its members, until it is told the end of the call or breaks it.
-struct WatchOpened {
-  uint64_t rpc_id = 0;
-  InstanceRef instance;
-};
-struct WatchBroken {
+struct LeaseBroken {  // The worker has ended the call, or can't be reached by it.
   uint64_t rpc_id = 0;
 };
 struct DrainRequested {
@@ -149,33 +144,29 @@ struct PrefillEnded {  // Start's answer, or what Prefill.Generate tells of the 
 };
 struct Tick {};
 using Event =
-    std::variant<RegisterRequested, HeartbeatReceived, WatchOpened, WatchBroken, DrainRequested,
-                 RouterDrainBegan, CallSubmitted, ClientGone, AbortCalled, CachesFlushed,
-                 StopMatched, ReserveReplied, TokenReceived, DecodeEnded, PrefillEnded, Tick>;
+    std::variant<LeaseAsked, HeartbeatReceived, LeaseBroken, DrainRequested, RouterDrainBegan,
+                 CallSubmitted, ClientGone, AbortCalled, CachesFlushed, StopMatched, ReserveReplied,
+                 TokenReceived, DecodeEnded, PrefillEnded, Tick>;
 
 // ---- Actions ----
-struct ReplyRegister {
+struct AnswerLease {  // Not OK: the call ends with it.
   uint64_t rpc_id = 0;
   absl::Status status;
   InstanceRef instance;
   bool repeated = false;  // It was refused with the same words before.
 };
-struct ReplyHeartbeat {
+struct AnswerHeartbeat {
   uint64_t rpc_id = 0;
-  absl::Status status;
-  uint64_t view_version = 0;
-  bool view_changed = false;  // `workers` is meaningful.
-  std::vector<WorkerInfo> workers;
+  std::vector<WorkerInfo> workers;  // Its members; none: those that it was told last.
   bool drain = false;               // An operator asks for it.
   int needed_requests = 0;          // That a draining worker must wait for before it leaves.
   bool tell_prompts_again = false;  // Those that it has taken: its chain is not whole yet.
 };
-// The worker's members have changed, or it is asked to show that it lives: either way a heartbeat
-// is wanted at once.
-struct NotifyWatch {
+// Wanted at once: the worker's members have changed, it is to drain, or to show that it lives.
+struct AskHeartbeat {
   uint64_t rpc_id = 0;
 };
-struct EndWatch {
+struct EndLease {
   uint64_t rpc_id = 0;
   absl::Status status;
 };
@@ -257,7 +248,7 @@ struct FinishCall {
   std::string decode_instance;      // Stage 0 of a colocated chain.
   std::vector<Decision> decisions;  // With `tells_decisions`: of all attempts.
 };
-using Action = std::variant<ReplyRegister, ReplyHeartbeat, NotifyWatch, EndWatch, ReplyDrain,
+using Action = std::variant<AnswerLease, AnswerHeartbeat, AskHeartbeat, EndLease, ReplyDrain,
                             ReplyAbort, Reserve, OpenStream, StartPrefill, StartGeneration,
                             AbortPrefill, AbortDecode, DeliverPrompt, DeliverToken, FinishCall>;
 

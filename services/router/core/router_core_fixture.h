@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -57,20 +58,27 @@ class RouterCoreTest : public ::testing::Test {
 
   void Join(const std::vector<WorkerInfo>& workers) {
     for (const WorkerInfo& worker : workers) {
-      Handle(RegisterRequested{1, worker});
-      ASSERT_EQ(Only<ReplyRegister>().status, absl::OkStatus());
+      Ask(worker);
+      ASSERT_EQ(Only<AnswerLease>().status, absl::OkStatus());
     }
     for (const WorkerInfo& worker : workers) Beat(worker.instance);
   }
-  // The worker is ready and has its newest members, all of which it links if it speaks for them.
-  void Beat(const InstanceRef& instance, const WorkerLoad& load = {}) {
-    HeartbeatReceived beat{2, instance, kIncarnation, VersionFor(instance), true, load};
-    beat.linked = LinkedBy(core_->membership(), instance);
+  // The worker asks for a lease by a new call.
+  void Ask(const WorkerInfo& worker) {
+    call_of_[worker.instance] = ++last_lease_call_;
+    Handle(LeaseAsked{last_lease_call_, worker, {}, last_lease_call_});
+  }
+  void Say(const InstanceRef& instance, HeartbeatReceived beat) {
+    beat.rpc_id = call_of_.at(instance);
     Handle(beat);
   }
-  uint64_t VersionFor(const InstanceRef& instance) const {
-    const Worker* worker = core_->membership().Find(instance);
-    return worker == nullptr ? 0 : core_->membership().ListVersion(*worker);
+  // The worker is ready, and links all of its members if it speaks for them. One whose call broke
+  // has asked anew.
+  void Beat(const InstanceRef& instance, const WorkerLoad& load = {}) {
+    if (!call_of_.contains(instance)) Ask(core_->membership().Find(instance)->info);
+    HeartbeatReceived beat{0, true, load};
+    beat.linked = LinkedBy(core_->membership(), instance);
+    Say(instance, beat);
   }
   // Lets the probation of a worker that has failed once pass.
   void Forgive(const InstanceRef& instance) {
@@ -78,10 +86,9 @@ class RouterCoreTest : public ::testing::Test {
     Beat(instance);
     Handle(Tick{});
   }
-  // Its process ends, as far as a router can see: its watch breaks.
+  // Its process ends, as far as a router can see: its call breaks.
   void Dies(const InstanceRef& instance) {
-    Handle(WatchOpened{900, instance});
-    Handle(WatchBroken{900});
+    Handle(LeaseBroken{call_of_.extract(instance).mapped()});
   }
   void JoinOnePair() { Join({TestStage("c0", 0, 2), TestStage("c0", 1, 2), TestDecode("d0")}); }
   void JoinTwoPairs() {
@@ -116,6 +123,8 @@ class RouterCoreTest : public ::testing::Test {
   std::vector<Action> actions_;
   Reserve reserve_;
   std::vector<InstanceRef> followers_;  // That a ticket names.
+  std::map<InstanceRef, uint64_t> call_of_;
+  uint64_t last_lease_call_ = 0;
   int64_t now_us_ = 0;
 };
 

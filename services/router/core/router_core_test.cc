@@ -72,15 +72,15 @@ TEST_F(RouterCoreTest, APrefillFailureAfterTheWholeAnswerChangesNothing) {
 // So that a worker that keeps asking is logged once.
 TEST_F(RouterCoreTest, ARefusalInTheSameWordsIsCalledRepeated) {
   JoinOnePair();
-  Handle(RegisterRequested{1, TestDecode("d0")});
-  EXPECT_FALSE(Only<ReplyRegister>().repeated) << "it is no refusal";
+  Ask(TestDecode("d0"));
+  EXPECT_FALSE(Only<AnswerLease>().repeated) << "it is no refusal";
   WorkerInfo stranger = TestDecode("d1");
   stranger.fingerprint.dtype = "bfloat16";
   const auto asks = [&] {
-    Handle(RegisterRequested{1, stranger});
-    EXPECT_TRUE(absl::IsFailedPrecondition(Only<ReplyRegister>().status));
-    EXPECT_EQ(Only<ReplyRegister>().instance, stranger.instance);
-    return Only<ReplyRegister>().repeated;
+    Ask(stranger);
+    EXPECT_TRUE(absl::IsFailedPrecondition(Only<AnswerLease>().status));
+    EXPECT_EQ(Only<AnswerLease>().instance, stranger.instance);
+    return Only<AnswerLease>().repeated;
   };
   EXPECT_FALSE(asks());
   EXPECT_TRUE(asks());
@@ -90,9 +90,9 @@ TEST_F(RouterCoreTest, ARefusalInTheSameWordsIsCalledRepeated) {
   EXPECT_FALSE(asks()) << "to another life";
   EXPECT_TRUE(asks());
   stranger.fingerprint.dtype = "float32";
-  Handle(RegisterRequested{1, stranger});
-  EXPECT_EQ(Only<ReplyRegister>().status, absl::OkStatus());
-  EXPECT_FALSE(Only<ReplyRegister>().repeated);
+  Ask(stranger);
+  EXPECT_EQ(Only<AnswerLease>().status, absl::OkStatus());
+  EXPECT_FALSE(Only<AnswerLease>().repeated);
 }
 
 // ---- Failures of each leg in each phase ----

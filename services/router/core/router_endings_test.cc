@@ -135,8 +135,8 @@ TEST_F(RouterCoreTest, ALostWorkerEndsOnlyItsOwnRequests) {
   WorkerInfo again = TestDecode("d0");
   Dies(again.instance);
   again.instance.incarnation = 2;
-  Handle(RegisterRequested{9, again});
-  EXPECT_EQ(Only<ReplyRegister>().status, absl::OkStatus());
+  Ask(again);
+  EXPECT_EQ(Only<AnswerLease>().status, absl::OkStatus());
   std::vector<uint64_t> ended;
   for (const FinishCall& finish : All<FinishCall>()) {
     ended.push_back(finish.call_id);
@@ -157,9 +157,9 @@ TEST_F(RouterCoreTest, WhoGivesWayToOthersEndsItsRequestsAndSaysForWhom) {
   for (const char* id : {"dx0", "dx1", "dx2"}) others.push_back(TestDecode(id));
   for (WorkerInfo& other : others) {
     for (auto& [layer, hash] : other.fingerprint.layer_hashes) hash += 0xf00;
-    Handle(RegisterRequested{9, other});
+    Ask(other);
   }
-  EXPECT_EQ(Only<ReplyRegister>().status, absl::OkStatus()) << "four against three";
+  EXPECT_EQ(Only<AnswerLease>().status, absl::OkStatus()) << "four against three";
   EXPECT_THAT(std::string(Only<FinishCall>().outcome.status().message()),
               HasSubstr("has given way to dx2"));
 }
@@ -212,7 +212,7 @@ TEST_F(RouterCoreTest, AWorkerThatComesBackKeepsItsBooks) {
   Handle(Tick{});
   ASSERT_EQ(core_->load().leases_expired_total, 1);
   ASSERT_THAT(All<FinishCall>(), IsEmpty());
-  Handle(RegisterRequested{9, TestDecode("d0")});
+  Ask(TestDecode("d0"));
   for (const char* id : {"c0-0", "c0-1", "d0"}) Beat({id, 1});
   Decoding(2);
   Handle(PrefillEnded{settling, absl::OkStatus()});
@@ -225,18 +225,15 @@ TEST_F(RouterCoreTest, AWorkerThatComesBackKeepsItsBooks) {
 
 TEST_F(RouterCoreTest, AWorkersMembersAreSentOnlyWhenTheyChanged) {
   JoinOnePair();
-  const uint64_t version = VersionFor({"c0-1", 1});
-  Handle(HeartbeatReceived{5, {"c0-1", 1}, kIncarnation, version - 1, true, {}});
-  EXPECT_TRUE(Only<ReplyHeartbeat>().view_changed);
-  EXPECT_EQ(Only<ReplyHeartbeat>().view_version, version);
-  EXPECT_EQ(Only<ReplyHeartbeat>().workers,
-            (std::vector<WorkerInfo>{TestStage("c0", 0, 2), TestStage("c0", 1, 2)}));
-  Handle(RegisterRequested{1, TestDecode("d1")});
-  Handle(HeartbeatReceived{6, {"c0-1", 1}, kIncarnation, version, true, {}});
-  EXPECT_FALSE(Only<ReplyHeartbeat>().view_changed);
-  EXPECT_THAT(Only<ReplyHeartbeat>().workers, IsEmpty());
-  Handle(HeartbeatReceived{7, {"d9", 1}, kIncarnation, version, true, {}});
-  EXPECT_EQ(Only<ReplyHeartbeat>().status.code(), absl::StatusCode::kNotFound);
+  const std::vector<WorkerInfo> members = {TestStage("c0", 0, 2), TestStage("c0", 1, 2)};
+  Ask(members[1]);  // A new call has told nothing yet.
+  Say({"c0-1", 1}, {0, true, {}});
+  EXPECT_EQ(Only<AnswerHeartbeat>().workers, members);
+  Ask(TestDecode("d1"));
+  Say({"c0-1", 1}, {0, true, {}});
+  EXPECT_THAT(Only<AnswerHeartbeat>().workers, IsEmpty());
+  Handle(HeartbeatReceived{999, true, {}});
+  EXPECT_THAT(actions_, IsEmpty()) << "of a call that is over";
 }
 
 TEST_F(RouterCoreTest, DrainingFinishesWhatRunsAndTakesNothingNew) {
@@ -258,7 +255,7 @@ TEST_F(RouterCoreTest, ALostWorkersRequestsAreRetriedBeforeTheFirstToken) {
   WorkerInfo again = TestDecode(reserve_.decode.id);
   Dies(again.instance);
   again.instance.incarnation = 2;
-  Handle(RegisterRequested{9, again});
+  Ask(again);
   EXPECT_THAT(All<FinishCall>(), IsEmpty());
   EXPECT_NE(Only<Reserve>().decode.id, again.instance.id);
 }

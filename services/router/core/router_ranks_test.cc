@@ -29,16 +29,16 @@ class RouterRanksTest : public RouterCoreTest {
   void BeatAll() {
     for (const Worker& member : core_->membership().Workers()) Beat(member.info.instance);
   }
-  ReplyHeartbeat BeatDraining(const InstanceRef& instance, bool leaving = false) {
-    Handle(HeartbeatReceived{2, instance, kIncarnation, 0, false, {}, true, leaving});
-    return Only<ReplyHeartbeat>();
+  AnswerHeartbeat BeatDraining(const InstanceRef& instance, bool leaving = false) {
+    Say(instance, {0, false, {}, true, leaving});
+    return Only<AnswerHeartbeat>();
   }
   void LoseFollower() { BeatDraining(kFollower, /*leaving=*/true); }
   void StartFollowerAgain() {
     WorkerInfo again = TestDecodeRank(1);
     Dies(again.instance);
     again.instance.incarnation = 2;
-    Handle(RegisterRequested{1, again});
+    Ask(again);
   }
   absl::Status Failure() const { return Only<FinishCall>().outcome.status(); }
 };

@@ -1,7 +1,7 @@
 // Inside of RouterCore, shared by its source files; nothing else includes it. Events are handled in
 // router_core.cc; attempts begin, fail and end in attempt.cc, requests without a pair wait in
-// waiting.cc, what full workers refuse is tried again in overload.cc, workers are told of
-// changes of their members in watches.cc.
+// waiting.cc, what full workers refuse is tried again in overload.cc; workers' leases are kept
+// in leases.cc.
 #ifndef SERVICES_ROUTER_CORE_ROUTER_STATE_H_
 #define SERVICES_ROUTER_CORE_ROUTER_STATE_H_
 
@@ -16,13 +16,13 @@
 #include "common/types/instance.h"
 #include "services/router/core/fair_queue.h"
 #include "services/router/core/learned_cost.h"
+#include "services/router/core/leases.h"
 #include "services/router/core/membership.h"
 #include "services/router/core/pairing.h"
 #include "services/router/core/pause.h"
 #include "services/router/core/retry_budget.h"
 #include "services/router/core/router_core.h"
 #include "services/router/core/transaction.h"
-#include "services/router/core/watches.h"
 
 namespace baton::router {
 
@@ -47,7 +47,7 @@ struct RouterCore::State {
   int64_t pair_awaited_until_us =
       0;  // A pair is expected at least until then: this router stood still.
   int64_t next_pause_counts_from_us = 0;  // When the next pause may say so again.
-  Watches watches;
+  Leases leases;
   FairQueue waiting;
   FairTurns turns;
   bool wait_for_room = false;  // All that wait; else for a pair.
@@ -67,10 +67,9 @@ struct RouterCore::State {
 
   void Emit(Action action) { actions->push_back(std::move(action)); }
 
-  void On(const RegisterRequested& event);
+  void On(const LeaseAsked& event);
   void On(const HeartbeatReceived& event);
-  void On(const WatchOpened& event);
-  void On(const WatchBroken& event);
+  void On(const LeaseBroken& event);
   void On(const DrainRequested& event);
   void On(const RouterDrainBegan& event);
   void On(const CallSubmitted& event);
@@ -93,16 +92,15 @@ struct RouterCore::State {
   int64_t PairAwaitedUntilUs(int64_t at_us) const;
 
   // drain.cc
-  void HearOfDrain(const HeartbeatReceived& event, ReplyHeartbeat& reply);
   absl::Status RefuseToBegin();
   void EndDrain();
   int64_t NextDrainUs() const;
 
-  // watches.cc
+  // leases.cc
   void Suspect(const InstanceRef& instance);
-  void Notify(const InstanceRef& member);  // Its watch, if it has one.
-  void EndWatchOf(const InstanceRef& instance);
-  void TellWatches();
+  void AskHeartbeatOf(const InstanceRef& instance);
+  void EndLeaseOf(const InstanceRef& instance);
+  void TellMembers();  // That the event has changed their lists.
 
   // waiting.cc
   int64_t GiveTurn(Transaction& txn);

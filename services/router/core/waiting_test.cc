@@ -30,8 +30,8 @@ class WaitingTest : public RouterCoreTest {
 
   // Both are here; neither is ready.
   void JoinUnready() {
-    Handle(RegisterRequested{1, stage_});
-    Handle(RegisterRequested{1, decode_});
+    Ask(stage_);
+    Ask(decode_);
   }
   std::vector<uint64_t> Served() const {
     std::vector<uint64_t> call_ids;
@@ -90,8 +90,8 @@ TEST_F(WaitingTest, AFirstTokenThatEndsAProbationServesWhoWaits) {
 
 TEST_F(WaitingTest, NobodyIsWaitedForWhoNeverWasHere) {
   EXPECT_EQ(outlook(), Outlook::kRefused);
-  Handle(RegisterRequested{1, stage_});
-  Handle(RegisterRequested{1, TestStage("c1", 0, 2)});
+  Ask(stage_);
+  Ask(TestStage("c1", 0, 2));
   EXPECT_EQ(outlook(), Outlook::kRefused);
   Request(1);
   EXPECT_EQ(Refusal().code(), absl::StatusCode::kUnavailable);
@@ -103,16 +103,16 @@ TEST_F(WaitingTest, WhoIsNotReadyForAMomentIsWaitedFor) {
   now_us_ += 10 * kPairingUs;
   Beat(stage_.instance);
   Beat(decode_.instance);
-  Handle(HeartbeatReceived{4, decode_.instance, kIncarnation, 0, /*ready=*/false, {}});
+  Say(decode_.instance, {0, /*ready=*/false, {}});
   EXPECT_EQ(outlook(), Outlook::kWaits);
   Request(1);
   EXPECT_THAT(actions_, IsEmpty());
   Beat(decode_.instance);
   EXPECT_THAT(Served(), ElementsAre(1));
   // Once: the time does not begin anew while nothing changes.
-  Handle(HeartbeatReceived{5, decode_.instance, kIncarnation, 0, /*ready=*/false, {}});
+  Say(decode_.instance, {0, /*ready=*/false, {}});
   now_us_ += kPairingUs;
-  Handle(HeartbeatReceived{6, decode_.instance, kIncarnation, 0, /*ready=*/false, {}});
+  Say(decode_.instance, {0, /*ready=*/false, {}});
   EXPECT_EQ(outlook(), Outlook::kRefused);
 }
 
@@ -123,10 +123,10 @@ TEST_F(WaitingTest, TheSuccessorOfADrainedWorkerIsWaitedFor) {
   EXPECT_EQ(outlook(), Outlook::kWaits);
   Request(1);
   EXPECT_EQ(core_->load().waiting, 1);
-  Handle(HeartbeatReceived{2, decode_.instance, kIncarnation, 0, false, {}, true, true});
+  Say(decode_.instance, {0, false, {}, true, true});
   EXPECT_EQ(core_->load().waiting, 1);
   decode_.instance.incarnation = 2;
-  Handle(RegisterRequested{1, decode_});
+  Ask(decode_);
   Beat(stage_.instance);
   Beat(decode_.instance);
   EXPECT_THAT(Served(), ElementsAre(1));
@@ -136,7 +136,7 @@ TEST_F(WaitingTest, WhoIsHandedBackAndFindsNobodyInTimeHearsWhenToTryAgain) {
   Join({stage_, decode_});
   Request(1);
   const uint64_t attempt_id = Only<Reserve>().attempt_id;
-  Handle(HeartbeatReceived{2, decode_.instance, kIncarnation, 0, false, {}, true});
+  Say(decode_.instance, {0, false, {}, true});
   Handle(ReserveReplied{attempt_id, EndedByDrain(absl::UnavailableError("d0 drains"))});
   EXPECT_EQ(core_->load().waiting, 1);
   now_us_ += kPairingUs;
@@ -148,7 +148,7 @@ TEST_F(WaitingTest, WhoIsHandedBackAndFindsNobodyInTimeHearsWhenToTryAgain) {
 
 TEST_F(WaitingTest, TheWaitForADrainedWorkerEnds) {
   Join({stage_, decode_});
-  Handle(HeartbeatReceived{2, decode_.instance, kIncarnation, 0, false, {}, true, true});
+  Say(decode_.instance, {0, false, {}, true, true});
   Request(1);
   now_us_ += kPairingUs;
   Handle(Tick{});
@@ -163,7 +163,7 @@ TEST_F(WaitingTest, EndsWithThePairingTimeout) {
   Request(1);
   // While a decode service changes, a pair is expected for longer than one request may wait.
   now_us_ += kPairingUs / 4;
-  Handle(HeartbeatReceived{2, decode_.instance, kIncarnation, 0, true, {}});
+  Say(decode_.instance, {0, true, {}});
   now_us_ += kPairingUs / 2;
   Request(2);
   EXPECT_EQ(core_->NextDeadlineUs(), kPairingUs / 2 + kPairingUs);
@@ -250,9 +250,8 @@ TEST_F(WaitingTest, WhatFitsNowhereIsRefusedWhenThePairIsThere) {
 
 TEST_F(WaitingTest, AKilledDecodesRequestsWaitForItsReturn) {
   Join({stage_, decode_});
-  Handle(WatchOpened{50, decode_.instance});
   Prefilling(1);
-  Handle(WatchBroken{50});
+  Dies(decode_.instance);
   EXPECT_EQ(outlook(), Outlook::kWaits);
   Request(2);
   EXPECT_THAT(actions_, IsEmpty());
@@ -260,7 +259,7 @@ TEST_F(WaitingTest, AKilledDecodesRequestsWaitForItsReturn) {
   EXPECT_THAT(All<FinishCall>(), IsEmpty());
   EXPECT_EQ(core_->load().waiting, 2);
   decode_.instance.incarnation = 2;
-  Handle(RegisterRequested{1, decode_});
+  Ask(decode_);
   Beat(decode_.instance);
   EXPECT_THAT(Served(), ElementsAre(1, 2));  // By arrival: the first has waited longer.
   reserve_ = All<Reserve>()[0];
@@ -296,11 +295,10 @@ TEST_F(WaitingTest, ADeathIsWaitedOutOnlyForAWhile) {
 
 TEST_F(WaitingTest, AWorkerThatOnlySeemedDeadGetsTheRequestAgain) {
   Join({stage_, decode_});
-  Handle(WatchOpened{50, decode_.instance});
   Reserving(1);
   const uint64_t first = reserve_.attempt_id;
   Handle(ReserveReplied{first, kBroken});
-  EXPECT_EQ(Only<NotifyWatch>().rpc_id, 50);  // Asked whether it lives.
+  EXPECT_EQ(Only<AskHeartbeat>().rpc_id, call_of_.at(decode_.instance));  // Asked whether it lives.
   EXPECT_EQ(core_->load().waiting, 1);
   Request(2);
   EXPECT_EQ(core_->load().waiting, 2);

@@ -11,14 +11,8 @@ class ClusterService : public v1::Cluster::CallbackService {
  public:
   explicit ClusterService(RouterShell& shell) : shell_(shell) {}  // Outlives this.
 
-  grpc::ServerUnaryReactor* Register(grpc::CallbackServerContext* context,
-                                     const v1::RegisterRequest* request,
-                                     v1::RegisterResponse* response) override;
-  grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext* context,
-                                      const v1::HeartbeatRequest* request,
-                                      v1::HeartbeatResponse* response) override;
-  grpc::ServerWriteReactor<v1::WatchNotice>* Watch(grpc::CallbackServerContext* context,
-                                                   const v1::WatchRequest* request) override;
+  grpc::ServerBidiReactor<v1::LeaseRequest, v1::LeaseResponse>* Lease(
+      grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Find(grpc::CallbackServerContext* context,
                                  const v1::FindRequest* request,
                                  v1::FindResponse* response) override;

@@ -266,28 +266,18 @@ void FakeWorker::Kill() {
 }
 
 grpc::Status FakeWorker::Register(v1::Cluster::Stub& cluster) {
-  grpc::ClientContext context;
-  context.set_wait_for_ready(true);
   v1::RegisterRequest request;
   *request.mutable_worker() = ToProto(info_);
-  v1::RegisterResponse response;
-  grpc::Status status = cluster.Register(&context, request, &response);
-  router_incarnation_ = response.router_incarnation();
-  return status;
+  return lease_.Register(cluster, request);
 }
 
-grpc::Status FakeWorker::Beat(v1::Cluster::Stub& cluster) {
-  grpc::ClientContext context;
+grpc::Status FakeWorker::Beat() {
   v1::HeartbeatRequest request;
-  *request.mutable_instance() = rpc::ToProto(info_.instance);
-  request.set_view_version(view_version_);
-  request.set_router_incarnation(router_incarnation_);
   request.set_ready(true);
   for (const uint64_t incarnation : linked_) request.add_linked(incarnation);
   v1::HeartbeatResponse response;
-  grpc::Status status = cluster.Heartbeat(&context, request, &response);
-  if (!status.ok() || response.view_version() == view_version_) return status;
-  view_version_ = response.view_version();
+  grpc::Status status = lease_.Beat(request, &response);
+  if (!status.ok() || response.workers().empty()) return status;
   linked_.clear();
   for (const v1::WorkerInfo& member : response.workers()) {
     linked_.push_back(member.instance().incarnation());

@@ -18,6 +18,7 @@
 #include "proto/baton/v1/decode.grpc.pb.h"
 #include "proto/baton/v1/prefill.grpc.pb.h"
 #include "services/router/core/membership.h"
+#include "services/router/testing/lease_client.h"
 
 namespace baton::router {
 
@@ -85,11 +86,13 @@ class FakeWorker {
   explicit FakeWorker(WorkerInfo info, const FakeBehaviour& behaviour = {});
   ~FakeWorker();
 
-  // Registers, then reports ready, linking the members that the last reply brought.
+  // Registers, then reports ready, linking the members that it was told of last.
   grpc::Status Register(v1::Cluster::Stub& cluster);
-  grpc::Status Beat(v1::Cluster::Stub& cluster);
+  grpc::Status Beat();
 
-  // Ends every connection at once, as the death of the process would.
+  void BreakLease() { lease_.Break(); }
+
+  // Ends every connection to it at once, as the death of the process would; its lease stands.
   void Kill();
 
   FakeRecord& record() { return record_; }
@@ -105,8 +108,7 @@ class FakeWorker {
   std::unique_ptr<Prefill> prefill_;
   std::unique_ptr<FakeRelays> relays_;
   std::unique_ptr<grpc::Server> server_;
-  uint64_t router_incarnation_ = 0;
-  uint64_t view_version_ = 0;
+  LeaseClient lease_;
   std::vector<uint64_t> linked_;  // Incarnations of its chain or decode service.
 };
 

@@ -86,7 +86,7 @@ class RouterServiceTest : public ::testing::Test {
   void JoinAll() {
     for (const auto& worker : workers_) ASSERT_TRUE(worker->Register(*cluster_).ok());
     for (int round = 0; round < 2; ++round) {
-      for (const auto& worker : workers_) ASSERT_TRUE(worker->Beat(*cluster_).ok());
+      for (const auto& worker : workers_) ASSERT_TRUE(worker->Beat().ok());
     }
   }
   void JoinPair(const FakeBehaviour& prefill, const FakeBehaviour& decode) {

@@ -55,9 +55,11 @@ void Memberships::On(const RouterAnnounced& event) {
   sources_.Announced(event.address, now_us_ + options_.announced_us);
 }
 
-RouterMembership* Memberships::Of(uint64_t router) {
-  const auto found = routers_.find(router);
-  return found == routers_.end() ? nullptr : &found->second;
+RouterMembership* Memberships::Of(uint64_t lease) {
+  for (auto& [id, router] : routers_) {
+    if (lease != 0 && router.lease() == lease) return &router;
+  }
+  return nullptr;
 }
 
 const RouterMembership* Memberships::Find(uint64_t router) const {
@@ -65,67 +67,71 @@ const RouterMembership* Memberships::Find(uint64_t router) const {
   return found == routers_.end() ? nullptr : &found->second;
 }
 
-void Memberships::On(const RegisterAnswered& event) {
-  RouterMembership* router = Of(event.router);
-  if (router == nullptr) return;
-  if (event.status.ok()) {
-    Registered(*router, event);
-  } else if (IsRefusal(event.status)) {
-    router->Refused(event.status, IsForGood(event.status), now_us_);
-  } else {
-    Failed(*router);
-  }
-}
-
-void Memberships::Registered(RouterMembership& router, const RegisterAnswered& event) {
+void Memberships::On(const LeaseGranted& event) {
+  RouterMembership* router = Of(event.lease);
+  if (router == nullptr || router->answers()) return;
+  // Two addresses of one router, asked before either had answered: the later call holds.
   for (auto& [id, other] : routers_) {
-    if (&other == &router || other.state() != RouterMembership::State::kMember ||
+    if (&other == router || other.state() != RouterMembership::State::kMember ||
         other.incarnation() != event.router_incarnation) {
       continue;
     }
-    if (!other.asked_in_vain()) return router.IsAlias(event.router_incarnation, now_us_);
-    other.GiveUpFor(now_us_);
+    RouterMembership& earlier = other.lease() < event.lease ? other : *router;
+    CloseLeaseOf(earlier);
+    earlier.IsAlias(now_us_);
+    if (&earlier == router) return;
   }
-  router.Registered(event.router_incarnation, event.heartbeat_interval_us, now_us_);
+  router->Registered(event.router_incarnation, event.heartbeat_interval_us, now_us_);
+}
+
+void Memberships::On(const LeaseEnded& event) {
+  RouterMembership* router = Of(event.lease);
+  if (router == nullptr) return;
+  if (absl::IsAlreadyExists(event.status)) return router->IsAlias(now_us_);
+  if (absl::IsNotFound(event.status)) {
+    // The lease ends with the last heartbeat, also if the answer is lost.
+    return router->leaves() ? router->Left() : router->Unknown(now_us_);
+  }
+  if (!router->answers() && IsRefusal(event.status)) {
+    return router->Refused(event.status, IsForGood(event.status), now_us_);
+  }
+  Failed(*router);
 }
 
 void Memberships::Failed(RouterMembership& router) {
-  const bool was_member = router.state() == RouterMembership::State::kMember;
   router.Failed(now_us_);
-  if (router.failures() != 1) return;
-  sources_.ResolveSoon(now_us_);
-  if (was_member) AskAliasesOf(router);
+  if (router.failures() == 1) sources_.ResolveSoon(now_us_);
+  AskAliases();
 }
 
-// Its other addresses know nothing of it for as long as this one is its member's.
-void Memberships::AskAliasesOf(const RouterMembership& router) {
-  for (auto& [id, other] : routers_) {
-    const bool alias = other.state() == RouterMembership::State::kAlias;
-    if (alias && other.incarnation() == router.incarnation()) other.AskNow(now_us_);
+// Other addresses of a router know nothing of it for as long as one is its member's.
+void Memberships::AskAliases() {
+  for (auto& [id, router] : routers_) {
+    if (router.state() == RouterMembership::State::kAlias) router.AskNow(now_us_);
   }
 }
 
+void Memberships::CloseLeaseOf(const RouterMembership& router) {
+  if (router.lease() != 0) Emit(CloseLease{router.lease()});
+}
+
 void Memberships::On(const HeartbeatAnswered& event) {
-  RouterMembership* router = Of(event.router);
-  if (router == nullptr) return;
-  const bool member = router->state() == RouterMembership::State::kMember;
-  if (!member || absl::IsNotFound(event.status)) return router->Unknown(now_us_);
-  if (!event.status.ok()) return Failed(*router);
-  std::vector<PeerWorker> others = event.members;
-  std::erase_if(others, [&](const PeerWorker& worker) {
-    return worker.instance.id == options_.self.instance.id;
-  });
+  RouterMembership* router = Of(event.lease);
+  if (router == nullptr || !router->answers()) return;
+  std::optional<std::vector<PeerWorker>> others;
+  if (!event.members.empty()) {
+    others = event.members;
+    std::erase_if(*others, [&](const PeerWorker& worker) {
+      return worker.instance.id == options_.self.instance.id;
+    });
+  }
   router->DrainHeard(event.draining, event.needed_requests);
   if (event.drain) Emit(BeginDrain{});
-  router->HeartbeatTaken(event.view_version, std::move(others), now_us_);
+  router->HeartbeatTaken(std::move(others), now_us_);
 }
 
-void Memberships::On(const WatchNoticed& event) {
-  if (RouterMembership* router = Of(event.router)) router->News(now_us_);
-}
-
-void Memberships::On(const WatchEnded& event) {
-  if (RouterMembership* router = Of(event.router)) router->WatchEnded(now_us_);
+void Memberships::On(const HeartbeatWanted& event) {
+  if (RouterMembership* router = Of(event.lease)) router->News(now_us_);
 }
 
 void Memberships::On(const StatusChanged&) {
@@ -200,8 +206,9 @@ bool Memberships::MakeRoom() {
 
 void Memberships::Forget(Routers::iterator router) {
   Covered<"worker: a router is forgotten">();
+  CloseLeaseOf(router->second);
   Emit(ForgetRouter{router->first, router->second.address()});
-  if (router->second.state() == RouterMembership::State::kMember) AskAliasesOf(router->second);
+  if (router->second.state() == RouterMembership::State::kMember) AskAliases();
   const uint64_t forgotten = router->first;
   routers_.erase(router);
   for (const InstanceRef& peer : endpoints_.WaitingFor(forgotten)) LookUp(peer);
@@ -221,27 +228,36 @@ void Memberships::Judge() {
   Emit(RejectWorker{refusing->refusal()});
 }
 
-// ---- RPCs ----
+// ---- Leases ----
 
 void Memberships::SendWhatIsDue() {
   for (const std::string& name : sources_.BeginResolving(now_us_)) Emit(ResolveRouterName{name});
   for (auto& [id, router] : routers_) {
     // A router without this worker need not be told that it leaves.
-    if (leaves_ && router.state() != RouterMembership::State::kMember) router.Left();
-    if (router.BeginWatch(now_us_)) Emit(OpenWatch{id});
-    const auto rpc = router.BeginRpc(now_us_, leaves_);
-    if (!rpc.has_value()) continue;
-    const int64_t timeout_us = RpcTimeoutUs();
-    if (*rpc == RouterMembership::Rpc::kRegister) {
-      Emit(SendRegister{id, router.address(), timeout_us});
-      continue;
+    if (leaves_ && router.state() != RouterMembership::State::kMember) {
+      CloseLeaseOf(router);
+      router.Left();
     }
-    Emit(SendHeartbeat{id, router.incarnation(), router.view_version(), leaves_, timeout_us});
+    if (router.due(now_us_) == RouterMembership::Due::kGiveUp) {
+      CloseLeaseOf(router);
+      Failed(router);
+    }
+    const auto due = router.due(now_us_);
+    if (due == RouterMembership::Due::kAsk) Ask(id, router);
+    if (due == RouterMembership::Due::kHeartbeat) {
+      router.Beat(now_us_, leaves_);
+      Emit(SendHeartbeat{router.lease(), router.incarnation(), leaves_});
+    }
   }
 }
 
-int64_t Memberships::RpcTimeoutUs() const {
-  return std::max(options_.times.rpc_timeout_us, 2 * options_.times.heartbeat_us);
+void Memberships::Ask(uint64_t id, RouterMembership& router) {
+  OpenLease open{id, router.address(), ++last_lease_, {}};
+  for (const auto& [other_id, other] : routers_) {
+    if (other.answers()) open.held_by.push_back(other.incarnation());
+  }
+  router.Ask(open.lease, now_us_);
+  Emit(std::move(open));
 }
 
 int64_t Memberships::NextDeadlineUs(int64_t now_us) const {
@@ -251,7 +267,7 @@ int64_t Memberships::NextDeadlineUs(int64_t now_us) const {
     if (at_us > now_us) next_us = std::min(next_us, at_us);
   };
   for (const auto& [id, router] : routers_) {
-    next_us = std::min(next_us, router.next_rpc_us());
+    next_us = std::min(next_us, router.next_us());
     later(router.asking_since_us() + kVerdictUs);
     later(router.heard_us() + options_.times.grace_us);
   }

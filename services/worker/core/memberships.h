@@ -2,7 +2,8 @@
 // peers to connect to, who the members of its chain or decode service are. Event in, actions out;
 // deterministic.
 //
-// Every router has a membership of its own (router_membership.h): registration, heartbeats, watch.
+// Every router has a membership of its own (router_membership.h): a call on which this worker
+// registers and sends heartbeats.
 // Together they make
 //  - the members of the worker's own chain or decode service: all that any router lists, of one
 //    name the one that was heard of last. Who is in no list is not told any more, and nothing else
@@ -18,9 +19,9 @@
 //    router holds or refuses for now goes on; one that only routers which refuse it for good have
 //    answered can never join.
 //
-// One router found at two addresses is known by its incarnation and joined once. A router that no
-// source names any more is forgotten after a grace of silence: one that drains still serves its
-// streams, and its leases must not run out.
+// One router found at two addresses is joined once: it knows by which calls the worker is held. A
+// router that no source names any more is forgotten after a grace of silence: one that drains still
+// serves its streams, and its leases must not run out.
 #ifndef SERVICES_WORKER_CORE_MEMBERSHIPS_H_
 #define SERVICES_WORKER_CORE_MEMBERSHIPS_H_
 
@@ -63,26 +64,25 @@ struct RouterNameResolved {
 struct RouterAnnounced {  // A router has called and said where it is.
   std::string address;
 };
-struct RegisterAnswered {
-  uint64_t router = 0;
-  absl::Status status;
+// These four: on lease calls that are open; on others they are ignored.
+struct LeaseGranted {
+  uint64_t lease = 0;
   uint64_t router_incarnation = 0;
   int64_t heartbeat_interval_us = 0;
 };
 struct HeartbeatAnswered {
-  uint64_t router = 0;
-  absl::Status status;
-  uint64_t view_version = 0;
-  std::vector<PeerWorker> members;  // If that is not the version which the heartbeat named.
+  uint64_t lease = 0;
+  std::vector<PeerWorker> members;  // Itself among them; none: those that the call told last.
   bool draining = false;            // What that heartbeat said.
   bool drain = false;               // An operator has asked the router to drain this worker.
   int needed_requests = 0;  // Requests of this router that need this worker while it drains.
 };
-struct WatchNoticed {
-  uint64_t router = 0;
+struct HeartbeatWanted {
+  uint64_t lease = 0;
 };
-struct WatchEnded {
-  uint64_t router = 0;
+struct LeaseEnded {
+  uint64_t lease = 0;
+  absl::Status status;
 };
 struct StatusChanged {};  // Report to the routers now.
 struct LoadChanged {};    // Or changes: report it soon, if several routers share this worker.
@@ -109,30 +109,29 @@ struct PeerFailed {  // An endpoint is dead.
 };
 struct MembershipTick {};
 using MembershipEvent =
-    std::variant<RouterNameResolved, RouterAnnounced, RegisterAnswered, HeartbeatAnswered,
-                 WatchNoticed, WatchEnded, StatusChanged, LoadChanged, Leaves, StopAsked,
+    std::variant<RouterNameResolved, RouterAnnounced, LeaseGranted, HeartbeatAnswered,
+                 HeartbeatWanted, LeaseEnded, StatusChanged, LoadChanged, Leaves, StopAsked,
                  PeersWanted, PeerLookedUp, PeersConnected, PeerFailed, MembershipTick>;
 
 // ---- Actions ----
 struct ResolveRouterName {
   std::string name;
 };
-struct SendRegister {
+struct OpenLease {      // Says who this worker is.
   uint64_t router = 0;  // Names the router until ForgetRouter.
   std::string address;
-  int64_t timeout_us = 0;  // Then it has failed: the router is dead or stopped.
+  uint64_t lease = 0;  // Names the call until it ends, or CloseLease. Grows from call to call.
+  std::vector<uint64_t> held_by;  // Routers that hold this worker by other calls.
 };
 struct SendHeartbeat {  // With what the worker says of itself: ready, load, drains.
-  uint64_t router = 0;
+  uint64_t lease = 0;
   uint64_t router_incarnation = 0;
-  uint64_t view_version = 0;
   bool leaving = false;  // The last one.
-  int64_t timeout_us = 0;
 };
-struct OpenWatch {
-  uint64_t router = 0;
+struct CloseLease {
+  uint64_t lease = 0;
 };
-struct ForgetRouter {  // Its RPCs may be cancelled; their ends mean nothing any more.
+struct ForgetRouter {  // What is asked of it may be cancelled; the answers mean nothing any more.
   uint64_t router = 0;
   std::string address;
 };
@@ -169,9 +168,9 @@ struct RejectWorker {  // It can never join, wherever it asks; nothing follows.
   absl::Status status;
 };
 using MembershipAction =
-    std::variant<ResolveRouterName, SendRegister, SendHeartbeat, OpenWatch, ForgetRouter,
-                 LookUpPeer, ConnectPeers, PeerStands, PeerUnreachable, PeerLost, TellPeers,
-                 BeginDrain, TooManyRouters, RejectWorker>;
+    std::variant<ResolveRouterName, OpenLease, SendHeartbeat, CloseLease, ForgetRouter, LookUpPeer,
+                 ConnectPeers, PeerStands, PeerUnreachable, PeerLost, TellPeers, BeginDrain,
+                 TooManyRouters, RejectWorker>;
 
 // For people: "the router at A refuses this worker: ...".
 struct Unregistered {
@@ -206,10 +205,10 @@ class Memberships {
 
   void On(const RouterNameResolved& event);
   void On(const RouterAnnounced& event);
-  void On(const RegisterAnswered& event);
+  void On(const LeaseGranted& event);
   void On(const HeartbeatAnswered& event);
-  void On(const WatchNoticed& event);
-  void On(const WatchEnded& event);
+  void On(const HeartbeatWanted& event);
+  void On(const LeaseEnded& event);
   void On(const StatusChanged& event);
   void On(const LoadChanged& event);
   void On(const Leaves& event);
@@ -220,10 +219,10 @@ class Memberships {
   void On(const PeerFailed& event);
   void On(const MembershipTick&) {}
 
-  RouterMembership* Of(uint64_t router);
-  void Registered(RouterMembership& router, const RegisterAnswered& event);
+  RouterMembership* Of(uint64_t lease);  // nullptr: it is not open any more.
   void Failed(RouterMembership& router);
-  void AskAliasesOf(const RouterMembership& router);
+  void CloseLeaseOf(const RouterMembership& router);
+  void AskAliases();
   void FollowSources();
   bool MakeRoom();
   void Forget(Routers::iterator router);
@@ -237,7 +236,7 @@ class Memberships {
   void Connect(const PeerWorker& peer);
   void GiveUp(const InstanceRef& peer);
   void SendWhatIsDue();
-  int64_t RpcTimeoutUs() const;
+  void Ask(uint64_t id, RouterMembership& router);
   template <typename Action>
   void Emit(Action action) {
     actions_->emplace_back(std::in_place_type<Action>, std::move(action));
@@ -247,6 +246,7 @@ class Memberships {
   RouterSources sources_;
   Routers routers_;
   uint64_t last_router_ = 0;
+  uint64_t last_lease_ = 0;
   std::set<std::string> left_out_;  // Addresses, for lack of room; told already.
   Endpoints endpoints_;
   std::vector<PeerWorker> connecting_;        // Found while an event is handled.

@@ -17,8 +17,8 @@ class MembershipsDrainTest : public testing::Test {
  protected:
   MembershipsDrainTest() {
     Handle(MembershipTick{});
-    for (const auto& [router, address] : address_of_) {
-      Handle(RegisterAnswered{router, absl::OkStatus(), router + 100, kIntervalUs});
+    for (const std::string address : {"a:1", "b:1"}) {
+      Handle(LeaseGranted{Of(address), Of(address) + 100, kIntervalUs});
     }
   }
 
@@ -27,41 +27,45 @@ class MembershipsDrainTest : public testing::Test {
     core_.Handle(event, now_us_, actions);
     ASSERT_TRUE(core_.CheckInvariants().ok()) << core_.CheckInvariants();
     for (const MembershipAction& action : actions) {
-      if (const auto* send = std::get_if<SendRegister>(&action)) {
-        address_of_[send->router] = send->address;
+      if (const auto* open = std::get_if<OpenLease>(&action)) {
+        lease_[open->address] = open->lease;
       }
       if (const auto* send = std::get_if<SendHeartbeat>(&action)) {
-        ++sent_[address_of_[send->router]];
-        last_[address_of_[send->router]] = send->leaving;
-        EXPECT_EQ(send->timeout_us, 2 * kIntervalUs);
+        for (const auto& [address, lease] : lease_) {
+          if (lease != send->lease) continue;
+          ++sent_[address];
+          last_[address] = send->leaving;
+        }
       }
+      if (const auto* close = std::get_if<CloseLease>(&action)) closed_.push_back(close->lease);
       begin_drain_ += std::get_if<BeginDrain>(&action) != nullptr ? 1 : 0;
     }
   }
+  // The call that was opened last.
   uint64_t Of(const std::string& address) const {
-    for (const auto& [router, name] : address_of_) {
-      if (name == address) return router;
-    }
-    return 0;
+    const auto found = lease_.find(address);
+    return found == lease_.end() ? 0 : found->second;
   }
-  // Answers the heartbeat that is under way to `address`.
+  // Answers the heartbeat that is under way to `address`, or ends its call.
   void Answer(const std::string& address, const absl::Status& status, int needed_requests = 0) {
-    HeartbeatAnswered answer{Of(address), status, 0, {}};
+    if (!status.ok()) return Handle(LeaseEnded{Of(address), status});
+    HeartbeatAnswered answer{Of(address), {}};
     answer.draining = true;
     answer.needed_requests = needed_requests;
     Handle(answer);
   }
-  // So that whatever is due goes out.
+  // So that the next heartbeats go out.
   void Pass() {
-    now_us_ += 10 * kIntervalUs;
+    now_us_ += kIntervalUs;
     Handle(MembershipTick{});
   }
 
   const absl::Status kLost = absl::UnavailableError("lost");
   int64_t now_us_ = 1'000'000;
-  std::map<uint64_t, std::string> address_of_;
+  std::map<std::string, uint64_t> lease_;  // By address.
   std::map<std::string, int> sent_;
   std::map<std::string, bool> last_;  // Whether the last heartbeat that was sent says so.
+  std::vector<uint64_t> closed_;
   int begin_drain_ = 0;
   Memberships core_{[] {
                       MembershipOptions options;
@@ -83,12 +87,8 @@ TEST_F(MembershipsDrainTest, EveryRouterIsToBeToldAndSaysForWhomItNeedsTheWorker
 }
 
 TEST_F(MembershipsDrainTest, ARouterMayAskForIt) {
-  HeartbeatAnswered answer{Of("a:1"), kLost, 0, {}};
+  HeartbeatAnswered answer{Of("a:1"), {}};
   answer.drain = true;
-  Handle(answer);
-  EXPECT_EQ(begin_drain_, 0) << "that is no answer";
-  Pass();
-  answer.status = absl::OkStatus();
   answer.needed_requests = -1;
   answer.draining = true;
   Handle(answer);
@@ -102,6 +102,7 @@ TEST_F(MembershipsDrainTest, OneLostAnswerFreesNobodyAndTwoDo) {
   Pass();
   Answer("a:1", kLost);
   EXPECT_EQ(core_.drain_news().needed_requests, 3 + 2);
+  Answer("b:1", absl::OkStatus(), 2);
   Pass();
   Answer("a:1", kLost);
   EXPECT_EQ(core_.drain_news().needed_requests, 2);
@@ -129,7 +130,7 @@ TEST_F(MembershipsDrainTest, ARouterThatHasStartedAnewIsToldAnew) {
   Pass();
   Answer("a:1", absl::NotFoundError("who?"));
   EXPECT_EQ(core_.drain_news().needed_requests, 0);
-  Handle(RegisterAnswered{Of("a:1"), absl::OkStatus(), 999, kIntervalUs});
+  Handle(LeaseGranted{Of("a:1"), 999, kIntervalUs});
   EXPECT_EQ(core_.drain_news().untold_routers, 1);
 }
 
@@ -150,7 +151,7 @@ TEST_F(MembershipsDrainTest, HasLeftWhenEveryRouterThatAnswersHasHeardIt) {
   EXPECT_TRUE(core_.left()) << "who does not answer is not waited for";
   const int sent = sent_["a:1"];
   Pass();
-  Handle(WatchEnded{Of("a:1")});
+  Handle(LeaseEnded{Of("a:1"), absl::NotFoundError("it has left")});
   EXPECT_EQ(sent_["a:1"], sent) << "nothing more is said to a router that was left";
 }
 
@@ -158,25 +159,27 @@ TEST_F(MembershipsDrainTest, NobodyIsJoinedAnewWhileLeaving) {
   Answer("a:1", absl::OkStatus());
   Answer("b:1", absl::OkStatus(), 0);
   Pass();
+  const uint64_t joined = Of("a:1");
   Handle(Leaves{});
-  const size_t joined = address_of_.size();
-  Answer("a:1", absl::NotFoundError("who?"));
+  lease_.erase("a:1");
   Answer("b:1", absl::OkStatus());
   Pass();
   Answer("b:1", absl::OkStatus());
+  Handle(LeaseEnded{joined, absl::NotFoundError("who?")});
   EXPECT_TRUE(core_.left());
   Pass();
-  EXPECT_EQ(address_of_.size(), joined);
+  EXPECT_EQ(Of("a:1"), 0u) << "a registration";
 }
 
 // A router that holds no lease of a worker that leaves: to register now would be to come back.
 TEST_F(MembershipsDrainTest, WhoLeavesRegistersNowhereAgain) {
   Answer("a:1", absl::NotFoundError("not registered"));
-  ASSERT_EQ(core_.Find(Of("a:1"))->state(), RouterMembership::State::kJoining);
-  Handle(RegisterAnswered{Of("a:1"), absl::UnavailableError("busy"), 0, 0});
+  const uint64_t asked = Of("a:1");
   Answer("b:1", absl::OkStatus());
-  address_of_.clear();
+  lease_.clear();
   Handle(Leaves{});
+  EXPECT_EQ(closed_, std::vector<uint64_t>{asked}) << "what is asked is taken back";
+  Handle(LeaseGranted{asked, 101, kIntervalUs});
   Pass();
   EXPECT_EQ(Of("a:1"), 0u) << "a registration";
 }

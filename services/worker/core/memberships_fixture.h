@@ -50,12 +50,12 @@ class MembershipsTest : public testing::Test {
     uint64_t version = 1;
     std::vector<PeerWorker> view;
     std::vector<PeerWorker> others;  // Whom it knows beside them.
-    uint64_t had = 0;                // The version that the last heartbeat named.
+    uint64_t had = 0;                // The version of it that the call has told.
     int lookups = 0;
     int64_t interval_us = 500 * kMs;
     int registrations = 0;
     int heartbeats = 0;
-    std::optional<int64_t> silent_until_us;  // A black hole: RPCs end only then.
+    bool silent = false;  // A black hole: nothing is answered.
   };
 
   void Begin(std::vector<std::string> numeric, std::vector<std::string> names = {}) {
@@ -98,36 +98,45 @@ class MembershipsTest : public testing::Test {
     ++resolutions_;
     if (answers_dns_) events_.push_back(RouterNameResolved{action.name, dns_});
   }
-  void On(const SendRegister& action) {
+  void On(const OpenLease& action) {
     address_of_[action.router] = action.address;
+    called_[action.lease] = action.address;
     Router& router = routers_[action.address];
+    const auto held = std::find(action.held_by.begin(), action.held_by.end(), router.incarnation);
+    if (router.silent) return;
     if (!router.up) {
-      events_.push_back(RegisterAnswered{action.router, absl::UnavailableError("down"), 0, 0});
-      return;
+      events_.push_back(LeaseEnded{action.lease, absl::UnavailableError("down")});
+    } else if (held != action.held_by.end()) {
+      events_.push_back(LeaseEnded{action.lease, absl::AlreadyExistsError("by another call")});
+    } else {
+      ++router.registrations;
+      router.knows = router.refusal.ok();
+      router.had = 0;
+      if (router.knows) {
+        events_.push_back(LeaseGranted{action.lease, router.incarnation, router.interval_us});
+      } else {
+        events_.push_back(LeaseEnded{action.lease, router.refusal});
+      }
     }
-    if (router.silent_until_us.has_value()) return;
-    ++router.registrations;
-    router.knows = router.refusal.ok();
-    events_.push_back(
-        RegisterAnswered{action.router, router.refusal, router.incarnation, router.interval_us});
   }
   void On(const SendHeartbeat& action) {
-    Router& router = routers_[address_of_[action.router]];
-    HeartbeatAnswered answer{action.router, absl::OkStatus(), router.version, {}};
+    Router& router = routers_[called_.at(action.lease)];
+    if (router.silent) return;
     if (!router.up) {
-      answer.status = absl::UnavailableError("down");
-    } else if (router.silent_until_us.has_value()) {
-      return;
+      events_.push_back(LeaseEnded{action.lease, absl::UnavailableError("down")});
     } else if (!router.knows || action.router_incarnation != router.incarnation) {
-      answer.status = absl::NotFoundError("who?");
+      events_.push_back(LeaseEnded{action.lease, absl::NotFoundError("who?")});
     } else {
       ++router.heartbeats;
-      router.had = action.view_version;
-      if (action.view_version != router.version) answer.members = router.view;
+      HeartbeatAnswered answer{action.lease, {}};
+      if (std::exchange(router.had, router.version) != router.version) {
+        answer.members = router.view;
+        answer.members.push_back(Stage("self"));
+      }
+      events_.push_back(answer);
     }
-    events_.push_back(answer);
   }
-  void On(const OpenWatch& action) { ++watches_[address_of_[action.router]]; }
+  void On(const CloseLease& action) { closed_.push_back(called_.at(action.lease)); }
   void On(const ForgetRouter& action) { forgotten_.insert(action.address); }
   void On(const ConnectPeers& action) {
     PeersConnected answer;
@@ -182,6 +191,11 @@ class MembershipsTest : public testing::Test {
     }
     return 0;
   }
+  // The call that is open to the router there.
+  uint64_t LeaseAt(const std::string& address) const {
+    const RouterMembership* router = core_->Find(IdOf(address));
+    return router == nullptr ? 0 : router->lease();
+  }
   // Ticks when they are due and never else, until `is_so`; returns when that was.
   template <typename Predicate>
   int64_t TickUntil(Predicate is_so) {
@@ -219,7 +233,8 @@ class MembershipsTest : public testing::Test {
   int tells_ = 0;
   int left_outs_ = 0;
   int rejections_ = 0;
-  std::map<std::string, int> watches_;  // By address.
+  std::map<uint64_t, std::string> called_;  // Addresses, by lease.
+  std::vector<std::string> closed_;         // Addresses, a call each.
   bool answers_lookups_ = true;
   uint64_t last_endpoint_ = 0;
   absl::Status rejection_;

@@ -112,7 +112,7 @@ void Memberships::LookUp(const InstanceRef& peer) {
        ++router) {
     if (!router->second.answers()) continue;
     endpoints_.Asked(peer, router->first);
-    return Emit(LookUpPeer{router->first, peer, RpcTimeoutUs()});
+    return Emit(LookUpPeer{router->first, peer, options_.times.AnswerTimeoutUs()});
   }
   Covered<"worker: no router knows a peer">();
   GiveUp(peer);

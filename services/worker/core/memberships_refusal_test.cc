@@ -99,7 +99,11 @@ TEST_F(MembershipsTest, ARouterThatHasFallenSilentRefusesNobody) {
 TEST_F(MembershipsTest, AViewOfARouterThatDoesNotHoldItIsNone) {
   Add("a:1", 11).refusal = absl::FailedPreconditionError("rank 0 is taken");
   Begin({"a:1"});
-  Do(HeartbeatAnswered{IdOf("a:1"), absl::OkStatus(), 1, {Stage("s0")}});
+  Pass(0);
+  routers_["a:1"].silent = true;
+  Pass(50 * kMs);
+  ASSERT_NE(LeaseAt("a:1"), 0u);
+  Do(HeartbeatAnswered{LeaseAt("a:1"), {Stage("s0")}});
   EXPECT_EQ(open_, Names{});
 }
 

@@ -10,7 +10,7 @@ constexpr int64_t kGraceUs = 5 * kSecond;
 // No heartbeat falls together with anything else that is due.
 constexpr int64_t kOddIntervalUs = 300 * kMs;
 
-TEST_F(MembershipsTest, AnRpcHasASecondOrTwoHeartbeats) {
+TEST_F(MembershipsTest, AnAnswerHasASecondOrTwoHeartbeats) {
   for (const auto& [heartbeat_us, timeout_us] :
        std::vector<std::pair<int64_t, int64_t>>{{100 * kMs, kSecond}, {2 * kSecond, 4 * kSecond}}) {
     MembershipOptions options;
@@ -19,18 +19,23 @@ TEST_F(MembershipsTest, AnRpcHasASecondOrTwoHeartbeats) {
     Memberships core(options, 0);
     std::vector<MembershipAction> actions;
     core.Handle(MembershipTick{}, 0, actions);
-    EXPECT_EQ(std::get<SendRegister>(actions.at(0)).timeout_us, timeout_us);
+    const uint64_t lease = std::get<OpenLease>(actions.at(0)).lease;
+    actions.clear();
+    core.Handle(MembershipTick{}, timeout_us - 1, actions);
+    EXPECT_TRUE(actions.empty());
+    core.Handle(MembershipTick{}, timeout_us, actions);
+    EXPECT_EQ(std::get<CloseLease>(actions.at(0)).lease, lease);
   }
 }
 
-TEST_F(MembershipsTest, WhatIsSaidOfARouterThatIsForgottenIsNothing) {
+TEST_F(MembershipsTest, WhatIsSaidOnACallThatIsOverIsNothing) {
   Add("a:1", 11, {Stage("s0")});
   Begin({"a:1"});
   const int beats = routers_["a:1"].heartbeats;
-  Do(RegisterAnswered{99, absl::OkStatus(), 11, 0});
-  Do(HeartbeatAnswered{99, absl::OkStatus(), 5, {Stage("s1")}});
-  Do(WatchNoticed{99});
-  Do(WatchEnded{99});
+  Do(LeaseGranted{99, 11, 0});
+  Do(HeartbeatAnswered{99, {Stage("s1")}});
+  Do(HeartbeatWanted{99});
+  Do(LeaseEnded{99, absl::NotFoundError("who?")});
   EXPECT_EQ(routers_["a:1"].heartbeats, beats);
   EXPECT_EQ(open_, (Names{"s0/1"}));
   EXPECT_EQ(core_->Find(99), nullptr);
@@ -43,22 +48,6 @@ TEST_F(MembershipsTest, ARouterThatIsDownAtFirstIsJoinedWhenItIsUp) {
   routers_["a:1"].up = true;
   Pass(2 * kSecond);
   EXPECT_TRUE(core_->registered());
-}
-
-TEST_F(MembershipsTest, AWatchStandsAndItsNoticesAndItsEndAreHeardOfAtOnce) {
-  Router& a = Add("a:1", 11);
-  Begin({"a:1"});
-  EXPECT_EQ(watches_["a:1"], 1);
-  Pass(20 * kMs);
-  int beats = a.heartbeats;
-  Do(WatchNoticed{IdOf("a:1")});
-  EXPECT_EQ(a.heartbeats, ++beats);
-  Pass(20 * kMs);
-  Do(WatchEnded{IdOf("a:1")});
-  EXPECT_EQ(a.heartbeats, ++beats);
-  EXPECT_EQ(watches_["a:1"], 1) << "not so soon";
-  Pass(500 * kMs);
-  EXPECT_EQ(watches_["a:1"], 2);
 }
 
 TEST_F(MembershipsTest, ARoutersFirstFailureIsAReasonToResolveAndTheNextOnesAreNone) {

@@ -24,22 +24,33 @@ RouterMembership::RouterMembership(std::string address, const MembershipTimes& t
       backoff_us_(times_.first_backoff_us),
       heard_us_(now_us) {}
 
-std::optional<RouterMembership::Rpc> RouterMembership::BeginRpc(int64_t now_us, bool leaving) {
-  if (rpc_under_way_ || left_ || now_us < next_us_) return std::nullopt;
-  rpc_under_way_ = true;
-  news_gap_us_ = kNeverUs;  // What comes from here on may not be in what is sent now.
-  if (state_ != State::kMember) return Rpc::kRegister;
-  began_us_ = now_us;
-  last_under_way_ = leaving;
-  return Rpc::kHeartbeat;
+std::optional<RouterMembership::Due> RouterMembership::due(int64_t now_us) const {
+  if (now_us < next_us()) return std::nullopt;
+  if (answer_by_us_ != kNeverUs) return Due::kGiveUp;
+  return lease_ == 0 ? Due::kAsk : Due::kHeartbeat;
 }
 
-int64_t RouterMembership::next_rpc_us() const {
-  return rpc_under_way_ || left_ ? kNeverUs : next_us_;
+int64_t RouterMembership::next_us() const {
+  if (left_) return kNeverUs;
+  return answer_by_us_ != kNeverUs ? answer_by_us_ : next_us_;
+}
+
+void RouterMembership::Ask(uint64_t lease, int64_t now_us) {
+  lease_ = lease;
+  asking_ = true;
+  answer_by_us_ = now_us + times_.AnswerTimeoutUs();
+  news_gap_us_ = kNeverUs;
+}
+
+void RouterMembership::Beat(int64_t now_us, bool leaving) {
+  answer_by_us_ = now_us + times_.AnswerTimeoutUs();
+  began_us_ = now_us;
+  last_under_way_ = leaving;
+  news_gap_us_ = kNeverUs;  // What comes from here on may not be in what is sent now.
 }
 
 void RouterMembership::Answered(int64_t now_us) {
-  rpc_under_way_ = false;
+  answer_by_us_ = kNeverUs;
   failures_ = 0;
   backoff_us_ = times_.first_backoff_us;
   heard_us_ = now_us;
@@ -51,26 +62,33 @@ void RouterMembership::Accepted() {
   refusals_ = 0;
 }
 
+void RouterMembership::Close() {
+  lease_ = 0;
+  asking_ = false;
+  answer_by_us_ = kNeverUs;
+  last_under_way_ = false;
+}
+
 void RouterMembership::Registered(uint64_t router_incarnation, int64_t interval_us,
                                   int64_t now_us) {
   Answered(now_us);
+  asking_ = false;
   state_ = State::kMember;
   incarnation_ = router_incarnation;
   Accepted();
-  view_version_ = 0;  // All members are asked for.
   told_of_drain_ = false;
   interval_us_ = interval_us > 0 ? std::min(interval_us, times_.heartbeat_us) : times_.heartbeat_us;
-  watch_from_us_ = 0;  // One that stands is older: the router refuses it.
-  next_us_ = now_us;   // A joined worker asks for its members.
+  next_us_ = now_us;  // A joined worker is told of its members.
 }
 
-void RouterMembership::IsAlias(uint64_t router_incarnation, int64_t now_us) {
+void RouterMembership::IsAlias(int64_t now_us) {
   Answered(now_us);
+  Close();
   Covered<"worker: a router has another address">();
   state_ = State::kAlias;
-  incarnation_ = router_incarnation;
   Accepted();
-  DropMembers();
+  listed_.clear();
+  changed_ = true;
   next_us_ = now_us + kAliasCheckUs;
 }
 
@@ -78,6 +96,7 @@ void RouterMembership::IsAlias(uint64_t router_incarnation, int64_t now_us) {
 // taken within one interval, and the router sees who waits.
 void RouterMembership::Refused(const absl::Status& status, bool for_good, int64_t now_us) {
   Answered(now_us);
+  Close();
   state_ = State::kJoining;
   Covered<"worker: a router refuses">();
   if (refusal_.ok()) {
@@ -92,15 +111,14 @@ void RouterMembership::Refused(const absl::Status& status, bool for_good, int64_
       std::min({times_.longest_backoff_us, times_.heartbeat_us, 2 * refused_backoff_us_});
 }
 
-void RouterMembership::HeartbeatTaken(uint64_t view_version, std::vector<PeerWorker> members,
+void RouterMembership::HeartbeatTaken(std::optional<std::vector<PeerWorker>> members,
                                       int64_t now_us) {
   Answered(now_us);
-  if (last_under_way_) left_ = true;
+  if (last_under_way_) return Left();
   next_us_ = now_us + interval_us_;
   if (news_gap_us_ != kNeverUs) News(now_us, news_gap_us_);
-  if (view_version == view_version_) return;
-  view_version_ = view_version;
-  listed_ = std::move(members);
+  if (!members.has_value()) return;
+  listed_ = *std::move(members);
   changed_ = true;
 }
 
@@ -109,8 +127,14 @@ void RouterMembership::DrainHeard(bool told, int needed_requests) {
   needed_requests_ = std::max(0, needed_requests);
 }
 
+void RouterMembership::Left() {
+  Close();
+  left_ = true;
+}
+
 void RouterMembership::Unknown(int64_t now_us) {
   Answered(now_us);
+  Close();
   state_ = State::kJoining;
   Covered<"worker: a router does not know it any more">();
   asking_since_us_ = now_us;
@@ -118,7 +142,7 @@ void RouterMembership::Unknown(int64_t now_us) {
 }
 
 void RouterMembership::Failed(int64_t now_us) {
-  rpc_under_way_ = false;
+  Close();
   Covered<"worker: a router does not answer">();
   ++failures_;
   next_us_ = now_us + backoff_us_;
@@ -129,7 +153,7 @@ void RouterMembership::Failed(int64_t now_us) {
 
 void RouterMembership::News(int64_t now_us, int64_t gap_us) {
   if (!answers()) return;
-  if (rpc_under_way_) {
+  if (answer_by_us_ != kNeverUs) {
     news_gap_us_ = std::min(news_gap_us_, gap_us);
   } else {
     next_us_ = std::min(next_us_, std::max(now_us, began_us_ + gap_us));
@@ -137,31 +161,7 @@ void RouterMembership::News(int64_t now_us, int64_t gap_us) {
 }
 
 void RouterMembership::AskNow(int64_t now_us) {
-  if (!rpc_under_way_) next_us_ = now_us;
-}
-
-bool RouterMembership::BeginWatch(int64_t now_us) {
-  if (!answers() || watching_ || left_ || now_us < watch_from_us_) return false;
-  watching_ = true;
-  watch_from_us_ = now_us + interval_us_;
-  return true;
-}
-
-void RouterMembership::WatchEnded(int64_t now_us) {
-  watching_ = false;
-  News(now_us);  // The router may have gone, or have taken this worker for dead.
-}
-
-void RouterMembership::GiveUpFor(int64_t now_us) {
-  DropMembers();
-  state_ = State::kJoining;
-  asking_since_us_ = now_us;
-}
-
-void RouterMembership::DropMembers() {
-  listed_.clear();
-  view_version_ = 0;
-  changed_ = true;
+  if (lease_ == 0) next_us_ = now_us;
 }
 
 }  // namespace baton::worker
