@@ -324,14 +324,17 @@ void ClusterClient::Perform(const SendHeartbeat& action) {
 }
 
 void ClusterClient::Perform(const CloseLease& action) {
-  const auto lease = leases_.extract(action.lease);
-  if (lease.empty()) return;
-  TellFailure(lease.mapped(), absl::DeadlineExceededError("the router did not answer in time"));
-  lease.mapped().call->Cancel();
+  const auto lease = leases_.find(action.lease);
+  if (lease == leases_.end()) return;
+  TellFailure(lease->second, absl::DeadlineExceededError("the router did not answer in time"));
+  if (action.left_to_router) return;
+  lease->second.call->Cancel();
+  leases_.erase(lease);
 }
 
 void ClusterClient::Perform(const ForgetRouter& action) {
   LOG(kInfo) << "the router at " << action.address << " is forgotten";
+  std::erase_if(leases_, [&](const auto& lease) { return lease.second.router == action.router; });
   routers_.erase(action.router);
 }
 

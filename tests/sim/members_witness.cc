@@ -72,9 +72,8 @@ std::vector<MembersWitness::Lost> MembersWitness::Take(const router::Event& even
   } else if (const auto* beat = std::get_if<router::HeartbeatReceived>(&event)) {
     HearHeartbeat(*beat, actions, lost);
   } else if (const auto* broken = std::get_if<router::LeaseBroken>(&event)) {
-    const std::optional<InstanceRef> instance = WorkerOf(broken->rpc_id);
-    calls_.erase(broken->rpc_id);
-    if (instance.has_value()) Suspect(*instance);
+    const auto call = calls_.extract(broken->rpc_id);
+    if (!call.empty() && call.mapped().heard) Suspect(call.mapped().worker);
   } else if (const auto* drain = std::get_if<router::DrainRequested>(&event)) {
     HearDrain(*drain, actions);
   } else if (std::holds_alternative<router::Tick>(event)) {
@@ -126,6 +125,7 @@ void MembersWitness::HearHeartbeat(const router::HeartbeatReceived& event,
     return Complain("a heartbeat has no answer");
   }
   Hear(event, *sender);
+  calls_.at(event.rpc_id).heard = true;
   CheckAnswer(*answer, *sender);
   if (!event.leaving) return;
   const auto found = members_.find(sender->id);

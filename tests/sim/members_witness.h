@@ -144,6 +144,7 @@ class MembersWitness {
   struct Call {
     InstanceRef worker;
     uint64_t number = 0;   // As the worker counts its calls.
+    bool heard = false;    // It has brought a heartbeat.
     bool list_due = true;  // It has not told of the members as they are.
   };
   std::map<uint64_t, Call> calls_;  // That hold leases.

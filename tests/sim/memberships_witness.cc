@@ -82,7 +82,7 @@ std::string MembershipsWitness::Text(const worker::MembershipAction& action) {
           return absl::StrCat("heartbeat on ", a.lease, " to ", a.router_incarnation,
                               a.leaving ? ", the last" : "");
         } else if constexpr (std::is_same_v<T, worker::CloseLease>) {
-          return absl::StrCat("close lease ", a.lease);
+          return absl::StrCat(a.left_to_router ? "leave" : "close", " lease ", a.lease);
         } else if constexpr (std::is_same_v<T, worker::ForgetRouter>) {
           return absl::StrCat("forget ", a.router, " ", a.address);
         } else if constexpr (std::is_same_v<T, worker::ConnectPeers>) {
@@ -284,7 +284,7 @@ void MembershipsWitness::Ask() {
       router.left = true;
     }
     if (router.awaits() && now_us >= router.next_us()) {  // In vain.
-      Close(router);
+      Expect(worker::CloseLease{router.lease, /*left_to_router=*/router.granted});
       Failed(router);
     }
     if (router.awaits() || now_us < router.next_us()) continue;

@@ -180,6 +180,7 @@ void WorkerMembership::HeartbeatWanted(uint64_t call) {
 
 void WorkerMembership::LeaseEnded(uint64_t call, const absl::Status& status) {
   world_.CloseCall(call);
+  left_calls_.erase(call);
   const uint64_t lease = LeaseOf(call);
   if (lease == 0) return;
   leases_.erase(lease);
@@ -192,11 +193,20 @@ void WorkerMembership::Perform(const worker::CloseLease& action) {
   const Lease lease = found->second;
   if (!lease.granted) gave_up_asking_.insert(node_of_.at(lease.router));
   leases_.erase(found);
-  world_.BreakCall(lease.call);
+  if (action.left_to_router) {
+    left_calls_[lease.call] = lease.router;
+  } else {
+    world_.BreakCall(lease.call);
+  }
 }
 
 void WorkerMembership::Perform(const worker::ForgetRouter& action) {
   std::erase_if(lookups_, [&](const auto& entry) { return entry.second.router == action.router; });
+  std::erase_if(left_calls_, [&](const auto& entry) {
+    if (entry.second != action.router) return false;
+    world_.BreakCall(entry.first);
+    return true;
+  });
   node_of_.erase(action.router);
 }
 

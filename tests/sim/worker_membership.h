@@ -151,10 +151,11 @@ class WorkerMembership {
   MembershipsWitness witness_;
   SerialEvents<worker::MembershipEvent> events_{
       [this](const worker::MembershipEvent& event) { HandleOne(event); }};
-  std::map<uint64_t, int> node_of_;     // Router -> node.
-  std::map<uint64_t, Lease> leases_;    // By the core's number.
-  std::map<uint64_t, Lookup> lookups_;  // By call.
-  std::set<int> gave_up_asking_;        // Nodes of routers.
+  std::map<uint64_t, int> node_of_;          // Router -> node.
+  std::map<uint64_t, Lease> leases_;         // By the core's number.
+  std::map<uint64_t, Lookup> lookups_;       // By call.
+  std::map<uint64_t, uint64_t> left_calls_;  // To be ended by their routers.
+  std::set<int> gave_up_asking_;             // Nodes of routers.
   std::function<void()> on_drain_;
   // Those that live, or are silent; whatever the core knows of them.
   std::map<uint64_t, SimEndpoint> live_;

@@ -30,12 +30,11 @@ std::optional<uint64_t> Leases::Open(const InstanceRef& instance, uint64_t rpc_i
   return replaced;
 }
 
-std::optional<InstanceRef> Leases::Close(uint64_t rpc_id) {
-  std::optional<InstanceRef> instance = WorkerOf(rpc_id);
-  if (!instance.has_value()) return instance;
-  workers_.erase(rpc_id);
-  calls_.erase(*instance);
-  return instance;
+void Leases::Close(uint64_t rpc_id) {
+  const auto found = workers_.find(rpc_id);
+  if (found == workers_.end()) return;
+  calls_.erase(found->second);
+  workers_.erase(found);
 }
 
 std::optional<InstanceRef> Leases::WorkerOf(uint64_t rpc_id) const {
@@ -95,8 +94,9 @@ void RouterCore::State::On(const HeartbeatReceived& event) {
   answer.rpc_id = event.rpc_id;
   answer.tell_prompts_again = !event.taken_prompts.empty() &&
                               !pairing.NoteTaken(membership.roster(), *sender, event.taken_prompts);
-  const bool list_due = std::exchange(leases.Find(*sender)->list_due, false);
-  if (list_due) answer.workers = membership.ListFor(worker);
+  Leases::Call& call = *leases.Find(*sender);
+  call.heard = true;
+  if (std::exchange(call.list_due, false)) answer.workers = membership.ListFor(worker);
   if (event.draining) membership.SaysDraining(*sender);
   answer.drain = worker.drain_asked;
   // Nothing is added to them after this answer: the worker is in no pair.
@@ -108,10 +108,14 @@ void RouterCore::State::On(const HeartbeatReceived& event) {
   LoseWorkers(lost, "has left, for its time to drain was over", /*left=*/true);
 }
 
-// A killed process's connections break long before its lease is over. One that lives asks anew.
+// A killed process's connections break long before its lease is over. One that lives asks anew. A
+// call without a heartbeat says nothing: a late router is asked again before it has answered.
 void RouterCore::State::On(const LeaseBroken& event) {
-  const auto instance = leases.Close(event.rpc_id);
-  if (instance.has_value()) membership.Suspect(*instance, now_us);
+  const std::optional<InstanceRef> instance = leases.WorkerOf(event.rpc_id);
+  if (!instance.has_value()) return;
+  const bool heard = leases.Find(*instance)->heard;
+  leases.Close(event.rpc_id);
+  if (heard) membership.Suspect(*instance, now_us);
 }
 
 void RouterCore::State::Suspect(const InstanceRef& instance) {

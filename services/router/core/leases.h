@@ -16,13 +16,14 @@ class Leases {
   struct Call {
     uint64_t rpc_id = 0;
     uint64_t number = 0;   // RegisterRequest.call_number.
+    bool heard = false;    // It has brought a heartbeat.
     bool list_due = true;  // Its worker has not been told of its members as they are now.
   };
 
   // Returns the call that this one replaces, if there is one.
   std::optional<uint64_t> Open(const InstanceRef& instance, uint64_t rpc_id, uint64_t number);
-  // The worker whose call it is; it has none from now on.
-  std::optional<InstanceRef> Close(uint64_t rpc_id);
+  void Close(uint64_t rpc_id);
+  // Whose call it is.
   std::optional<InstanceRef> WorkerOf(uint64_t rpc_id) const;
   Call* Find(const InstanceRef& instance);  // nullptr: it has none.
 

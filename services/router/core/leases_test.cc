@@ -142,6 +142,19 @@ TEST_F(LeasesTest, ABrokenCallTakesAWorkerOutUntilItIsHeard) {
   EXPECT_EQ(core_->membership().Workers().size(), 2u);
 }
 
+// This router was late, and the worker has asked again meanwhile.
+TEST_F(LeasesTest, ACallThatBreaksBeforeItsFirstHeartbeatSaysNothing) {
+  Join({kStage, kDecode});
+  AskBy(90, kDecode);
+  EXPECT_THAT(All<EndLease>(), SizeIs(1));
+  Handle(LeaseBroken{90});
+  EXPECT_THAT(core_->membership().ReadyPairs(), SizeIs(1));
+  AskBy(91, kDecode);
+  Handle(HeartbeatReceived{91, true, {}});
+  Handle(LeaseBroken{91});
+  EXPECT_THAT(core_->membership().ReadyPairs(), IsEmpty());
+}
+
 TEST_F(LeasesTest, AWorkerThatAsksAnewServesFromItsNextHeartbeatOn) {
   Join({kStage, kDecode});
   Dies(kDecode.instance);

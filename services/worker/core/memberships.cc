@@ -239,7 +239,7 @@ void Memberships::SendWhatIsDue() {
       router.Left();
     }
     if (router.due(now_us_) == RouterMembership::Due::kGiveUp) {
-      CloseLeaseOf(router);
+      Emit(CloseLease{router.lease(), /*left_to_router=*/router.answers()});
       Failed(router);
     }
     const auto due = router.due(now_us_);

@@ -130,6 +130,9 @@ struct SendHeartbeat {  // With what the worker says of itself: ready, load, dra
 };
 struct CloseLease {
   uint64_t lease = 0;
+  // The router is late, if it is not dead, and ends the call once it hears of another one. Broken
+  // by this worker, the call would look as if the worker had died.
+  bool left_to_router = false;
 };
 struct ForgetRouter {  // What is asked of it may be cancelled; the answers mean nothing any more.
   uint64_t router = 0;

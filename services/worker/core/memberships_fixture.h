@@ -136,7 +136,9 @@ class MembershipsTest : public testing::Test {
       events_.push_back(answer);
     }
   }
-  void On(const CloseLease& action) { closed_.push_back(called_.at(action.lease)); }
+  void On(const CloseLease& action) {
+    (action.left_to_router ? left_ : closed_).push_back(called_.at(action.lease));
+  }
   void On(const ForgetRouter& action) { forgotten_.insert(action.address); }
   void On(const ConnectPeers& action) {
     PeersConnected answer;
@@ -234,7 +236,7 @@ class MembershipsTest : public testing::Test {
   int left_outs_ = 0;
   int rejections_ = 0;
   std::map<uint64_t, std::string> called_;  // Addresses, by lease.
-  std::vector<std::string> closed_;         // Addresses, a call each.
+  std::vector<std::string> closed_, left_;  // Addresses, a call each.
   bool answers_lookups_ = true;
   uint64_t last_endpoint_ = 0;
   absl::Status rejection_;
