@@ -78,6 +78,7 @@ class FakeRouter final : public v1::Cluster::Service {
   grpc::Status Lease(grpc::ServerContext* context, LeaseStream* stream) override {
     v1::LeaseRequest request;
     v1::LeaseResponse response;
+    int end_at = 0;  // As it is before anybody can know of the call.
     if (!stream->Read(&request)) return grpc::Status::CANCELLED;
     {
       MutexLock lock(&mutex_);
@@ -85,12 +86,13 @@ class FakeRouter final : public v1::Cluster::Service {
       ++registrations_;
       known_ = true;
       had_ = told_ = 0;
+      end_at = lease_ends_;
       response.mutable_registered()->set_heartbeat_interval_ms(interval_ms_);
       response.mutable_registered()->set_router_incarnation(incarnation_);
     }
     stream->Write(response);
     bool over = false;
-    std::thread asker([&] { Ask(*context, *stream, over); });
+    std::thread asker([&] { Ask(*context, *stream, end_at, over); });
     const grpc::Status end = Hear(*stream);
     {
       MutexLock lock(&mutex_);
@@ -236,10 +238,9 @@ class FakeRouter final : public v1::Cluster::Service {
     for (const auto& worker : view_) *answer.add_workers() = worker;
   }
   // Asks for a heartbeat whenever there is another list; breaks the call when it is told to.
-  void Ask(grpc::ServerContext& context, LeaseStream& stream, const bool& over) {
+  void Ask(grpc::ServerContext& context, LeaseStream& stream, int end_at, const bool& over) {
     MutexLock lock(&mutex_);
-    const int end_at = lease_ends_;
-    uint64_t asked = version_;
+    uint64_t asked = told_;
     while (!over && lease_ends_ == end_at) {
       const auto news = [&] { return lease_ends_ != end_at || version_ != asked; };
       // The end of a call is no event here, so it is looked for now and then.
