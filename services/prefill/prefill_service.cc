@@ -265,14 +265,14 @@ void PrefillService::Publish() {
   const bool ready = readiness.ok();
   std::vector<uint64_t> linked;
   if (ready && chain_ != nullptr) linked = chain_->linked();
-  bool relinked = false;
+  bool changed = !std::exchange(health_said_, true);
   {
     MutexLock lock(&mutex_);
-    relinked = linked != linked_;
+    changed = changed || readiness_.ok() != ready || linked != linked_;
     linked_ = std::move(linked);
     readiness_ = readiness;
   }
-  if (ready_.exchange(ready) != ready || relinked || !std::exchange(health_said_, true)) {
+  if (changed) {
     parts_.peers->OnReadyChanged();
     server_.SetServing(decode() ? kDecodeServiceName : kServiceName, ready);
   }

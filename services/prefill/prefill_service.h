@@ -104,7 +104,7 @@ class PrefillService {
   // An endpoint stands, can't be opened, or stands no more.
   void OnEndpoints();
   // Takes requests: on stage 0, the chain is wired.
-  bool ready() const { return ready_; }
+  bool ready() const { return Readiness().ok(); }
   absl::Status Readiness() const;  // UNAVAILABLE with the reason while it does not.
   // While it is ready, and speaks for several processes: the incarnations that its epoch links.
   std::vector<uint64_t> linked() const;
@@ -169,7 +169,6 @@ class PrefillService {
   uint64_t told_evicted_pages_ = 0;  // Loop thread, both.
   uint64_t told_retractions_ = 0;
   uint64_t told_reused_pages_ = 0;
-  std::atomic<bool> ready_{false};
   std::atomic<int64_t> last_wake_us_{0};
   mutable Mutex mutex_;
   v1::WorkerLoad load_ ABSL_GUARDED_BY(mutex_);

@@ -168,24 +168,16 @@ TEST_F(ClusterCallsTest, ACallThatSaysSomethingOutOfTurnIsEnded) {
 
 // So a worker has one message in the router's mailbox at most.
 TEST_F(ClusterCallsTest, AHeartbeatWaitsForTheLastOnesAnswer) {
-  grpc::ClientContext context;
-  context.set_wait_for_ready(true);
-  const auto stream = cluster_->Lease(&context);
-  v1::LeaseRequest message;
-  *message.mutable_registration()->mutable_worker() = ToProto(TestDecode("d0"));
-  stream->Write(message);
-  v1::LeaseResponse response;
-  ASSERT_TRUE(stream->Read(&response));
+  Register(TestDecode("d0"));
+  LeaseClient& lease = leases_.at({"d0", 1});
   grpc::ClientContext drains;
   v1::DrainRequest drain;
   drain.set_instance_id("d0");
   v1::DrainResponse drained;
   ASSERT_TRUE(cluster_->Drain(&drains, drain, &drained).ok());
   ASSERT_EQ(ArmFailpoints("router.ask_drain=delay:100"), absl::OkStatus());
-  message.mutable_heartbeat()->set_ready(true);
-  for (int i = 0; i < 2; ++i) stream->Write(message);
-  while (stream->Read(&response)) continue;
-  EXPECT_THAT(stream->Finish().error_message(), HasSubstr("before the last one was answered"));
+  for (int i = 0; i < 2; ++i) lease.Send({});
+  EXPECT_THAT(lease.End().error_message(), HasSubstr("before the last one was answered"));
   EXPECT_EQ(ArmFailpoints(""), absl::OkStatus());
 }
 

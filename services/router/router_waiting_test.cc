@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 
+#include "services/router/testing/lease_client.h"
 #include "services/router/testing/router_service_fixture.h"
 #include "services/router/worker_convert.h"
 
@@ -66,26 +67,20 @@ TEST_F(WaitingServiceTest, ABrokenLeaseTakesTheWorkerOutUntilItIsHeard) {
 }
 
 TEST_F(WaitingServiceTest, AMemberIsAskedForAHeartbeatAndTheEndEndsLeases) {
-  grpc::ClientContext context;
-  context.set_wait_for_ready(true);
-  const auto lease = cluster_->Lease(&context);
-  v1::LeaseRequest message;
-  *message.mutable_registration()->mutable_worker() = ToProto(TestDecode("d0"));
-  lease->Write(message);
-  v1::LeaseResponse response;
-  ASSERT_TRUE(lease->Read(&response));
-  EXPECT_TRUE(response.has_registered());
-  message.mutable_heartbeat()->set_ready(true);
-  lease->Write(message);
-  ASSERT_TRUE(lease->Read(&response));
-  EXPECT_EQ(response.heartbeat().workers_size(), 1);
+  LeaseClient lease;
+  v1::RegisterRequest registration;
+  *registration.mutable_worker() = ToProto(TestDecode("d0"));
+  ASSERT_TRUE(lease.Register(*cluster_, registration).ok());
+  v1::HeartbeatResponse answer;
+  ASSERT_TRUE(lease.Beat({}, &answer).ok());
+  EXPECT_EQ(answer.workers_size(), 1);
   Add(TestDecode("d1"), {});
   ASSERT_TRUE(workers_[0]->Register(*cluster_).ok());
-  ASSERT_TRUE(lease->Read(&response));
-  EXPECT_EQ(response.said_case(), v1::LeaseResponse::SAID_NOT_SET);
+  v1::LeaseResponse wanted;
+  ASSERT_TRUE(lease.Read(&wanted));
+  EXPECT_EQ(wanted.said_case(), v1::LeaseResponse::SAID_NOT_SET);
   router_->Stop(0);
-  EXPECT_FALSE(lease->Read(&response));
-  EXPECT_EQ(lease->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(lease.End().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 }  // namespace

@@ -312,7 +312,7 @@ void ClusterClient::Perform(const SendHeartbeat& action) {
   *request.mutable_load() = status.load;
   request.set_draining(status.draining);
   request.set_leaving(action.leaving);
-  const TakenPrompts::News news = taken_.Untold(action.router_incarnation);
+  const TakenPrompts::News news = taken_.Untold(lease.incarnation);
   for (const TakenPrompts::Keys& keys : news.prompts) {
     request.add_taken_prompts()->mutable_prefix_keys()->Assign(keys.begin(), keys.end());
   }

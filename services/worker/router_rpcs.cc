@@ -5,7 +5,6 @@
 #include <chrono>
 #include <utility>
 
-#include "common/base/log.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
 
@@ -14,7 +13,7 @@ namespace {
 
 constexpr int kMaxReconnectMs = 2000;
 // A list of members with their fingerprints.
-constexpr int kMaxViewBytes = 64 << 20;
+constexpr int kMaxListBytes = 64 << 20;
 
 }  // namespace
 
@@ -22,7 +21,7 @@ RouterRpcs::RouterRpcs(const std::string& address,
                        std::shared_ptr<const rpc::ClusterSecurity> security)
     : stub_(v1::Cluster::NewStub(
           rpc::OpenChannel(address, {.max_reconnect_ms = kMaxReconnectMs,
-                                     .max_receive_bytes = kMaxViewBytes,
+                                     .max_receive_bytes = kMaxListBytes,
                                      .security = std::move(security),
                                      .peers = {{rpc::PeerRole::kRouter, ""}}}))) {}
 

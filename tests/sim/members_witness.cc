@@ -138,7 +138,7 @@ void MembersWitness::HearDrain(const router::DrainRequested& event,
   const auto found = members_.find(event.instance_id);
   const auto* reply = FindAction<router::ReplyDrain>(actions);
   if (reply == nullptr || reply->status.ok() != (found != members_.end())) {
-    Complain("a drain is refused, or one of nobody is not");
+    Complain("a drain is answered wrongly");
   }
   if (found == members_.end()) return;
   Member& member = found->second;

@@ -79,8 +79,7 @@ std::string MembershipsWitness::Text(const worker::MembershipAction& action) {
           return absl::StrCat("open lease ", a.lease, " at ", a.router, " ", a.address,
                               " beside those of ", absl::StrJoin(a.held_by, ","));
         } else if constexpr (std::is_same_v<T, worker::SendHeartbeat>) {
-          return absl::StrCat("heartbeat on ", a.lease, " to ", a.router_incarnation,
-                              a.leaving ? ", the last" : "");
+          return absl::StrCat("heartbeat on ", a.lease, a.leaving ? ", the last" : "");
         } else if constexpr (std::is_same_v<T, worker::CloseLease>) {
           return absl::StrCat(a.left_to_router ? "leave" : "close", " lease ", a.lease);
         } else if constexpr (std::is_same_v<T, worker::ForgetRouter>) {
@@ -293,7 +292,7 @@ void MembershipsWitness::Ask() {
     if (router.lease != 0) {
       router.began_us = now_us;
       router.says_farewell = leaves_;
-      Expect(worker::SendHeartbeat{router.lease, router.incarnation, leaves_});
+      Expect(worker::SendHeartbeat{router.lease, leaves_});
       continue;
     }
     worker::OpenLease open{id, router.address, ++last_lease_, {}};

@@ -131,7 +131,7 @@ TEST_F(LeasesTest, WhoIsLostAfterItsCallBrokeHasNoneToEnd) {
   EXPECT_THAT(All<EndLease>(), IsEmpty());
 }
 
-TEST_F(LeasesTest, ABrokenCallTakesAWorkerOutUntilItIsHeard) {
+TEST_F(LeasesTest, ABrokenCallTakesAWorkerOut) {
   Join({kStage, kDecode});
   ASSERT_THAT(core_->membership().ReadyPairs(), SizeIs(1));
   Dies(kDecode.instance);

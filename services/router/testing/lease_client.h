@@ -40,15 +40,28 @@ class LeaseClient {
   // Sends a heartbeat and waits for its answer.
   grpc::Status Beat(const v1::HeartbeatRequest& beat, v1::HeartbeatResponse* answer) {
     if (stream_ == nullptr) return {grpc::StatusCode::FAILED_PRECONDITION, "there is no call"};
-    v1::LeaseRequest message;
-    *message.mutable_heartbeat() = beat;
-    if (!stream_->Write(message)) return End();
+    if (!Send(beat)) return End();
     v1::LeaseResponse response;
     do {  // The router may have asked for a heartbeat.
       if (!stream_->Read(&response)) return End();
     } while (!response.has_heartbeat());
     *answer = std::move(*response.mutable_heartbeat());
     return grpc::Status::OK;
+  }
+
+  // Each message by itself; false: the call is over, and End says how.
+  bool Send(const v1::HeartbeatRequest& beat) {
+    v1::LeaseRequest message;
+    *message.mutable_heartbeat() = beat;
+    return stream_->Write(message);
+  }
+  bool Read(v1::LeaseResponse* response) { return stream_->Read(response); }
+  grpc::Status End() {
+    v1::LeaseResponse response;
+    while (stream_->Read(&response)) continue;
+    grpc::Status status = stream_->Finish();
+    stream_.reset();
+    return status;
   }
 
   void Break() {
@@ -58,14 +71,6 @@ class LeaseClient {
   }
 
  private:
-  grpc::Status End() {
-    v1::LeaseResponse response;
-    while (stream_->Read(&response)) continue;
-    grpc::Status status = stream_->Finish();
-    stream_.reset();
-    return status;
-  }
-
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::LeaseRequest, v1::LeaseResponse>> stream_;
 };

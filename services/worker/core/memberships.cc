@@ -246,7 +246,7 @@ void Memberships::SendWhatIsDue() {
     if (due == RouterMembership::Due::kAsk) Ask(id, router);
     if (due == RouterMembership::Due::kHeartbeat) {
       router.Beat(now_us_, leaves_);
-      Emit(SendHeartbeat{router.lease(), router.incarnation(), leaves_});
+      Emit(SendHeartbeat{router.lease(), leaves_});
     }
   }
 }

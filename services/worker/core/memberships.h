@@ -125,7 +125,6 @@ struct OpenLease {      // Says who this worker is.
 };
 struct SendHeartbeat {  // With what the worker says of itself: ready, load, drains.
   uint64_t lease = 0;
-  uint64_t router_incarnation = 0;
   bool leaving = false;  // The last one.
 };
 struct CloseLease {

@@ -111,6 +111,7 @@ class MembershipsTest : public testing::Test {
     } else {
       ++router.registrations;
       router.knows = router.refusal.ok();
+      granted_by_[action.lease] = router.incarnation;
       router.had = 0;
       if (router.knows) {
         events_.push_back(LeaseGranted{action.lease, router.incarnation, router.interval_us});
@@ -124,7 +125,7 @@ class MembershipsTest : public testing::Test {
     if (router.silent) return;
     if (!router.up) {
       events_.push_back(LeaseEnded{action.lease, absl::UnavailableError("down")});
-    } else if (!router.knows || action.router_incarnation != router.incarnation) {
+    } else if (!router.knows || granted_by_.at(action.lease) != router.incarnation) {
       events_.push_back(LeaseEnded{action.lease, absl::NotFoundError("who?")});
     } else {
       ++router.heartbeats;
@@ -235,8 +236,9 @@ class MembershipsTest : public testing::Test {
   int tells_ = 0;
   int left_outs_ = 0;
   int rejections_ = 0;
-  std::map<uint64_t, std::string> called_;  // Addresses, by lease.
-  std::vector<std::string> closed_, left_;  // Addresses, a call each.
+  std::map<uint64_t, std::string> called_;   // Addresses, by lease.
+  std::map<uint64_t, uint64_t> granted_by_;  // Routers' lives, by lease.
+  std::vector<std::string> closed_, left_;   // Addresses, a call each.
   bool answers_lookups_ = true;
   uint64_t last_endpoint_ = 0;
   absl::Status rejection_;

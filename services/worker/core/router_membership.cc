@@ -39,7 +39,6 @@ void RouterMembership::Ask(uint64_t lease, int64_t now_us) {
   lease_ = lease;
   asking_ = true;
   answer_by_us_ = now_us + times_.AnswerTimeoutUs();
-  news_gap_us_ = kNeverUs;
 }
 
 void RouterMembership::Beat(int64_t now_us, bool leaving) {
